@@ -321,15 +321,16 @@ COMMENT ON FUNCTION idem.check_has_relay() IS
 
 -- Some headers of the dead letter must not be forwarded, because brokers and consumers would apply
 -- them to the new message: as its message id, as its number of deliveries, or as conditions of the
--- publication.
+-- publication. runtime/src/transport/headers.rs has the same list.
 CREATE FUNCTION idem.headers_to_forward(headers jsonb) RETURNS jsonb
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
 RETURN (SELECT pg_catalog.jsonb_object_agg(h.name, h.value)
           FROM jsonb_each(headers) AS h(name, value)
-         WHERE h.name NOT IN ('message-id', 'x-acquired-count', 'x-delivery-count', 'x-death')
-           AND h.name NOT LIKE 'x-first-death-%' AND h.name NOT LIKE 'x-last-death-%'
+         WHERE pg_catalog.lower(h.name) <> ALL
+                   ('{bcc,cc,message-id,x-acquired-count,x-death,x-delivery-count}'::text[])
+           AND h.name NOT ILIKE 'x-first-death-%' AND h.name NOT ILIKE 'x-last-death-%'
            AND h.name NOT ILIKE 'nats-%'
-           AND h.name NOT LIKE 'idem-source-%' AND h.name NOT LIKE 'idem-dead-letter-%');
+           AND h.name NOT ILIKE 'idem-source-%' AND h.name NOT ILIKE 'idem-dead-letter-%');
 COMMENT ON FUNCTION idem.headers_to_forward(jsonb) IS
     'Returns the headers of a dead letter without those that describe its former delivery.';
 

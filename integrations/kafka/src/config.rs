@@ -33,6 +33,10 @@ pub struct KafkaConfig {
     /// idempotence.
     #[serde(default)]
     pub properties: BTreeMap<String, String>,
+    /// Whether effects may have topics of the cluster, which begin with `__`. Default: false; such
+    /// effects are parked.
+    #[serde(default)]
+    pub system_topics: bool,
 }
 
 impl KafkaConfig {
@@ -42,6 +46,7 @@ impl KafkaConfig {
         Self {
             brokers: brokers.into(),
             properties: BTreeMap::new(),
+            system_topics: false,
         }
     }
 
@@ -121,6 +126,7 @@ impl fmt::Debug for KafkaConfig {
         f.debug_struct("KafkaConfig")
             .field("brokers", &self.brokers)
             .field("properties", &self.properties.keys())
+            .field("system_topics", &self.system_topics)
             .finish_non_exhaustive()
     }
 }

@@ -24,7 +24,7 @@ const TOPIC_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The properties whose values differ from librdkafka's defaults. The user's configuration cannot
 /// change the idempotence, but it can change the others.
-const DEFAULTS: [(&str, &str); 4] = [
+const DEFAULTS: [(&str, &str); 5] = [
     // The retries of the client then write no duplicates and keep the order of a partition.
     ("enable.idempotence", "true"),
     // Shorter than the default of five minutes, because a relay holds a lease while it publishes.
@@ -32,6 +32,8 @@ const DEFAULTS: [(&str, &str); 4] = [
     // Shorter than `message.timeout.ms`: otherwise a missing topic would look like a broker that is
     // not available.
     ("topic.metadata.propagation.max.ms", "5000"),
+    // A topic with a spelling mistake is not created, but waited for.
+    ("allow.auto.create.topics", "false"),
     // Records are batched without a delay: idempotence allows five requests in flight, and while
     // they are in flight, further records are collected in a batch.
     ("linger.ms", "0"),

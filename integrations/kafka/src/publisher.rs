@@ -2,7 +2,7 @@
 
 use idem_runtime::{
     OutgoingMessage, PublishError, Publisher,
-    transport::{TransportError, headers},
+    transport::{TransportError, check_topic, headers},
 };
 use rdkafka::{
     error::RDKafkaErrorCode,
@@ -20,9 +20,9 @@ use crate::errors::publish_error;
 ///
 /// The key of the record is the key of the effect, or the message id if the effect has no key.
 /// Effects of one key are in one partition and keep their order. The headers are `message-id`,
-/// `message-type`, `content-type`, `traceparent`, `idem-source-destination`, and the headers of the
-/// effect. A header that is not a string is sent as JSON. The timestamp of the record is the time
-/// when the effect was recorded.
+/// `message-type`, `content-type`, `traceparent`, `idem-source-destination`, `idem-recorded-at`, and
+/// the headers of the effect. A header that is not a string is sent as JSON. The timestamp of the
+/// record is the time of its publication, because Kafka deletes records by their timestamp.
 ///
 /// The producer is idempotent, so its own retries write no duplicates. But a relay that crashed can
 /// cause duplicates. Kafka does not recognize duplicates by message id, so consumers must claim by
@@ -38,6 +38,7 @@ use crate::errors::publish_error;
 /// - [`PublishError::Unavailable`]: the cluster cannot be reached or cannot store records now.
 pub struct KafkaPublisher {
     producer: Producer,
+    system_topics: bool,
 }
 
 impl KafkaPublisher {
@@ -49,21 +50,19 @@ impl KafkaPublisher {
     pub fn new(config: &KafkaConfig) -> Result<Self, TransportError> {
         Ok(Self {
             producer: Producer::new(config)?,
+            system_topics: config.system_topics,
         })
     }
 }
 
 impl Publisher for KafkaPublisher {
     async fn publish(&self, message: &OutgoingMessage) -> Result<(), PublishError> {
+        check_topic(&message.topic, &["__"], self.system_topics)?;
         let id = message.message_id.to_string();
-        let recorded_ms = message.recorded_at.unix_timestamp_nanos() / 1_000_000;
-        let mut record = FutureRecord::<[u8], [u8]>::to(&message.topic)
+        let record = FutureRecord::<[u8], [u8]>::to(&message.topic)
             .key(message.key.as_ref().unwrap_or(&id).as_bytes())
             .payload(&*message.payload)
             .headers(headers_of(message, &id));
-        if let Ok(recorded_ms) = i64::try_from(recorded_ms) {
-            record = record.timestamp(recorded_ms);
-        }
         match self.producer.send(record).await {
             Err(error) if error.rdkafka_error_code() == Some(RDKafkaErrorCode::MessageTimedOut) => {
                 Err(self.producer.unconfirmed(&message.topic, error).await)
@@ -82,13 +81,9 @@ fn headers_of(message: &OutgoingMessage, id: &str) -> OwnedHeaders {
         (headers::MESSAGE_ID, Some(id)),
         (headers::MESSAGE_TYPE, message.message_type.as_deref()),
         (headers::CONTENT_TYPE, message.content_type.as_deref()),
-        (headers::TRACEPARENT, message.traceparent.as_deref()),
-        (
-            headers::SOURCE_DESTINATION,
-            message.source_destination.as_deref(),
-        ),
     ];
-    headers::outgoing(message, &own).fold(OwnedHeaders::new(), |headers, (key, value)| {
+    let headers = headers::outgoing(message, &own).into_iter();
+    headers.fold(OwnedHeaders::new(), |headers, (key, value)| {
         headers.insert(Header {
             key,
             value: Some(&value),

@@ -41,6 +41,10 @@ pub struct NatsConfig {
     /// 1,000.
     #[serde(default = "max_unconfirmed")]
     pub max_unconfirmed: u16,
+    /// Whether effects may have subjects of the server: those that begin with `$`, such as
+    /// `$JS.API.STREAM.DELETE.orders`, or with `_INBOX.`. Default: false; such effects are parked.
+    #[serde(default)]
+    pub system_topics: bool,
 }
 
 fn timeout_s() -> u16 {
@@ -64,6 +68,7 @@ impl NatsConfig {
             credentials: None,
             timeout_s: timeout_s(),
             max_unconfirmed: max_unconfirmed(),
+            system_topics: false,
         }
     }
 }
@@ -78,6 +83,7 @@ impl fmt::Debug for NatsConfig {
             .field("credentials", &self.credentials)
             .field("timeout_s", &self.timeout_s)
             .field("max_unconfirmed", &self.max_unconfirmed)
+            .field("system_topics", &self.system_topics)
             .finish_non_exhaustive()
     }
 }

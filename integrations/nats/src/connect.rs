@@ -8,19 +8,19 @@ use async_nats::{
 };
 use idem_runtime::{
     Error,
-    transport::{TransportError, tls::Files},
+    transport::{TransportError, check_setting, tls::Files},
 };
 use nkeys::KeyPair;
 
 use super::{NatsConfig, servers::Servers};
 
 impl NatsConfig {
-    /// Checks the URL and reads every file that the settings name.
+    /// Checks the settings and reads every file that they name.
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] if the URL or a file cannot be used. The error names the file and
-    /// contains no secret.
+    /// [`Error::Invalid`] if a number, the URL or a file cannot be used. The error names the
+    /// setting or the file and contains no secret.
     pub fn check(&self) -> Result<(), Error> {
         self.options(ConnectOptions::new()).map(drop)
     }
@@ -41,11 +41,13 @@ impl NatsConfig {
             .await?;
         Ok(ContextBuilder::new()
             .timeout(timeout)
-            .max_ack_inflight(self.max_unconfirmed.max(1).into())
+            .max_ack_inflight(self.max_unconfirmed.into())
             .build(client))
     }
 
     fn options(&self, options: ConnectOptions) -> Result<(ConnectOptions, Servers), Error> {
+        check_setting("timeout_s", self.timeout_s, 1..=3600)?;
+        check_setting("max_unconfirmed", self.max_unconfirmed, 1..=u16::MAX)?;
         let mut servers = Servers::parse(&self.url)?;
         let files = Files {
             ca: self.ca.as_deref(),

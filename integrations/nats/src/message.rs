@@ -21,11 +21,6 @@ pub(super) fn outgoing(message: &OutgoingMessage) -> Result<HeaderMap, Transport
         (headers::KEY, message.key.as_deref()),
         (headers::MESSAGE_TYPE, message.message_type.as_deref()),
         (headers::CONTENT_TYPE, message.content_type.as_deref()),
-        (headers::TRACEPARENT, message.traceparent.as_deref()),
-        (
-            headers::SOURCE_DESTINATION,
-            message.source_destination.as_deref(),
-        ),
     ];
     let mut map = HeaderMap::new();
     for (name, value) in headers::outgoing(message, &own) {
@@ -71,7 +66,9 @@ fn received(subject: &str, payload: Bytes, map: Option<&HeaderMap>) -> Message {
     }
 }
 
-/// Returns the headers of a dead letter: the headers of the rejected message, and the reason.
+/// Returns the headers of a dead letter: the headers of the rejected message, and the reason. The
+/// headers of NATS itself are left out. Otherwise the stream could refuse the letter, because it
+/// does not meet a condition such as `Nats-Expected-Last-Sequence`, or delete it after a `Nats-TTL`.
 ///
 /// The stream that takes the dead letter can be the stream of the message. This stream would drop a
 /// letter with the message's id as a duplicate. So the `Nats-Msg-Id` of the letter is made from the
@@ -84,7 +81,9 @@ pub(super) fn dead_letter(
 ) -> Result<HeaderMap, TransportError> {
     let mut map = HeaderMap::new();
     for (name, value) in message.headers() {
-        insert(&mut map, name, value)?;
+        if !name.to_ascii_lowercase().starts_with("nats-") {
+            insert(&mut map, name, value)?;
+        }
     }
     if let Some(id) = message.message_id() {
         insert(&mut map, headers::MESSAGE_ID, id)?;

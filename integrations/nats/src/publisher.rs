@@ -11,7 +11,7 @@ use async_nats::{
         message::PublishMessage,
     },
 };
-use idem_runtime::{OutgoingMessage, PublishError, Publisher};
+use idem_runtime::{OutgoingMessage, PublishError, Publisher, transport::check_topic};
 use tokio::{
     select,
     sync::{OnceCell, broadcast},
@@ -46,6 +46,9 @@ const NOT_THIS_STREAM: [ErrorCode; 5] = [
     ErrorCode::STREAM_TOO_MANY_REQUESTS,
 ];
 
+/// The beginnings of the subjects that command the server or carry replies.
+const SYSTEM: [&str; 2] = ["$", "_INBOX."];
+
 /// The subject of the request for the name of the stream that takes a subject.
 const STREAM_NAMES: &str = "$JS.API.STREAM.NAMES";
 
@@ -63,7 +66,8 @@ const ERRORS: usize = 256;
 ///
 /// The header `Nats-Msg-Id` is the id of the effect. A stream drops duplicates by this header
 /// within its time window for duplicates. The other headers are `idem-key`, `message-type`,
-/// `content-type`, `traceparent`, `idem-source-destination`, and the headers of the effect.
+/// `content-type`, `traceparent`, `idem-source-destination`, `idem-recorded-at`, and the headers of
+/// the effect.
 ///
 /// The publisher connects at the first publish, and reconnects by itself when the connection is
 /// lost.
@@ -118,6 +122,15 @@ impl NatsPublisher {
 
 impl Publisher for NatsPublisher {
     async fn publish(&self, message: &OutgoingMessage) -> Result<(), PublishError> {
+        check_topic(&message.topic, &SYSTEM, self.config.system_topics)?;
+        if message
+            .topic
+            .split('.')
+            .any(|part| ["*", ">"].contains(&part))
+        {
+            let cause = "the topic has a wildcard, and no stream stores a subject with one";
+            return Err(PublishError::Permanent(cause.into()));
+        }
         let headers = message::outgoing(message).map_err(PublishError::Permanent)?;
         let subject = Subject::validated(&message.topic)
             .map_err(|error| PublishError::Permanent(error.into()))?;
@@ -139,6 +152,10 @@ impl Publisher for NatsPublisher {
             }
         };
         match published {
+            // Streams count from 1.
+            Ok(confirmed) if confirmed.stream.is_empty() || confirmed.sequence == 0 => {
+                Err(not_from_a_stream())
+            }
             Ok(_) => Ok(()),
             Err(error) => Err(self.classify(context, &message.topic, error).await),
         }
@@ -187,9 +204,11 @@ impl NatsPublisher {
             }
             _ => {}
         }
-        let reply = error
-            .source()
-            .and_then(|source| source.downcast_ref::<jetstream::Error>());
+        let cause = error.source();
+        if cause.is_some_and(|cause| cause.is::<serde_json::Error>()) {
+            return not_from_a_stream();
+        }
+        let reply = cause.and_then(|cause| cause.downcast_ref::<jetstream::Error>());
         match reply.map(jetstream::Error::error_code) {
             Some(code) if NOT_NOW.contains(&code) => PublishError::Unavailable(error.into()),
             Some(code) if NOT_THIS_STREAM.contains(&code) => {
@@ -234,6 +253,13 @@ impl NatsPublisher {
             _ => PublishError::Unavailable(error.into()),
         }
     }
+}
+
+/// Returns the error for an effect to which something else than a stream has replied.
+fn not_from_a_stream() -> PublishError {
+    PublishError::TopicUnavailable(
+        "the reply is no confirmation of a stream: a service takes the subject".into(),
+    )
 }
 
 fn is_connected(context: &Context) -> bool {

@@ -44,6 +44,10 @@ pub struct RabbitMqConfig {
     /// [`publish_timeout`](idem_runtime::Relay::publish_timeout).
     #[serde(default = "timeout_s")]
     pub timeout_s: u16,
+    /// Whether effects at the default exchange may have topics of the server: those that begin with
+    /// `amq.`, such as `amq.rabbitmq.reply-to`. Default: false; such effects are parked.
+    #[serde(default)]
+    pub system_topics: bool,
 }
 
 fn max_unconfirmed() -> u16 {
@@ -66,6 +70,7 @@ impl RabbitMqConfig {
             exchange: String::new(),
             max_unconfirmed: max_unconfirmed(),
             timeout_s: timeout_s(),
+            system_topics: false,
         }
     }
 
@@ -83,6 +88,7 @@ impl fmt::Debug for RabbitMqConfig {
             .field("exchange", &self.exchange)
             .field("max_unconfirmed", &self.max_unconfirmed)
             .field("timeout_s", &self.timeout_s)
+            .field("system_topics", &self.system_topics)
             .finish_non_exhaustive()
     }
 }

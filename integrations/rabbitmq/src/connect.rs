@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use idem_runtime::{
     Error,
-    transport::{TransportError, tls::Files},
+    transport::{TransportError, check_setting, tls::Files},
 };
 use lapin::{
     Connection, ConnectionProperties,
@@ -21,6 +21,10 @@ use super::RabbitMqConfig;
 /// nothing to disk for this, so it needs little time. A server that is starting can accept a
 /// connection and then never reply to it, and another attempt then succeeds.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The largest number of channels of a connection, without one for a probe. A server allows 2,047,
+/// unless it is configured otherwise.
+const MAX_CHANNELS: u16 = 2046;
 
 /// Connects. RabbitMQ shows the name of the connection, which contains `role`, in its lists.
 pub(super) async fn connect(
@@ -59,7 +63,7 @@ fn without_login(mut uri: AMQPUri) -> AMQPUri {
 }
 
 impl RabbitMqConfig {
-    /// Checks the URL and reads every file that the settings name.
+    /// Checks the settings and reads every file that they name.
     ///
     /// # Errors
     ///
@@ -71,6 +75,8 @@ impl RabbitMqConfig {
 
     /// Returns the address of the server, and its TLS connector if the URL begins with `amqps://`.
     fn server(&self) -> Result<(AMQPUri, Option<RustlsConnector>), Error> {
+        check_setting("timeout_s", self.timeout_s, 1..=3600)?;
+        check_setting("max_unconfirmed", self.max_unconfirmed, 1..=MAX_CHANNELS)?;
         // The error of lapin can contain the URL with its password, so it is not used.
         let mut uri: AMQPUri = self.url.parse().map_err(|_| {
             Error::Invalid("the URL of RabbitMQ is not an amqp:// or amqps:// URL".into())

@@ -26,14 +26,7 @@ const REST_OF_FRAME: usize = 7 + 1 + 14 + 1 + 8;
 /// Returns the properties of an effect. Fails if a name or an id is longer than the 255 bytes that
 /// AMQP allows.
 pub(super) fn outgoing(message: &OutgoingMessage) -> Result<BasicProperties, TransportError> {
-    let own = [
-        (headers::KEY, message.key.as_deref()),
-        (headers::TRACEPARENT, message.traceparent.as_deref()),
-        (
-            headers::SOURCE_DESTINATION,
-            message.source_destination.as_deref(),
-        ),
-    ];
+    let own = [(headers::KEY, message.key.as_deref())];
     let mut properties = BasicProperties::default()
         .with_delivery_mode(PERSISTENT)
         .with_message_id(short(message.message_id.to_string())?);
@@ -43,8 +36,8 @@ pub(super) fn outgoing(message: &OutgoingMessage) -> Result<BasicProperties, Tra
     if let Some(content_type) = &message.content_type {
         properties = properties.with_content_type(short(content_type)?);
     }
-    if let Ok(recorded_s) = u64::try_from(message.recorded_at.unix_timestamp()) {
-        properties = properties.with_timestamp(recorded_s);
+    if let Ok(now_s) = u64::try_from(OffsetDateTime::now_utc().unix_timestamp()) {
+        properties = properties.with_timestamp(now_s);
     }
     let mut table = FieldTable::default();
     for (name, value) in headers::outgoing(message, &own) {
@@ -249,6 +242,7 @@ mod tests {
         effect.content_type = Some("application/json".into());
         effect.traceparent = Some("00-1-2-01".into());
         effect.source_destination = Some("orders".into());
+        effect.recorded_at = OffsetDateTime::from_unix_timestamp(86_400).unwrap();
         effect.headers.insert("correlation-id".into(), json!("c"));
         effect
             .headers
@@ -266,9 +260,11 @@ mod tests {
         assert_eq!(message.header("traceparent"), Some("00-1-2-01"));
         assert_eq!(message.header("idem-source-destination"), Some("orders"));
         assert_eq!(message.header("count"), Some(r#"{"n":[1,true]}"#));
+        let age = OffsetDateTime::now_utc() - message.sent_at().unwrap();
+        assert!(age.whole_seconds().abs() < 60, "{age}");
         assert_eq!(
-            message.sent_at().unwrap().unix_timestamp(),
-            effect.recorded_at.unix_timestamp()
+            message.header("idem-recorded-at"),
+            Some("1970-01-02T00:00:00Z")
         );
         assert_eq!(
             (message.topic(), message.payload().as_ref()),

@@ -8,7 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use idem_runtime::{OutgoingMessage, PublishError, Publisher, transport::TransportError};
+use idem_runtime::{
+    OutgoingMessage, PublishError, Publisher,
+    transport::{TransportError, check_topic},
+};
 use lapin::{
     BasicProperties, Channel, Confirmation, Connection, ConnectionStatus, ErrorKind, ExchangeKind,
     options::{BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions},
@@ -36,10 +39,10 @@ const PROBE: Duration = Duration::from_secs(5);
 /// is the name of a queue. Effects are persistent messages. An effect is published when every queue
 /// that it was routed to has confirmed it.
 ///
-/// The property *message id* is the id of the effect, *timestamp* is the time when it was recorded
-/// in whole seconds, and *type* and *content type* come from the effect. The header
-/// `correlation-id` of the effect becomes the property *correlation id*. The other headers of the
-/// effect are sent as text, together with `idem-key`, `idem-source-destination` and `traceparent`.
+/// The property *message id* is the id of the effect, *timestamp* is the time of the publication in
+/// whole seconds, and *type* and *content type* come from the effect. The header `correlation-id`
+/// of the effect becomes the property *correlation id*. The other headers of the effect are sent as
+/// text, together with `idem-key`, `idem-source-destination`, `idem-recorded-at` and `traceparent`.
 ///
 /// The publisher connects at the first publish. When the connection is lost, it reconnects at the
 /// next publish.
@@ -80,7 +83,7 @@ impl RabbitMqPublisher {
         Self {
             connection: tokio::sync::Mutex::new(None),
             idle: Mutex::new(Vec::new()),
-            channels: Semaphore::new(usize::from(config.max_unconfirmed.max(1))),
+            channels: Semaphore::new(config.max_unconfirmed.into()),
             frame_max: AtomicU32::new(u32::MAX),
             status: Mutex::new(None),
             probed: tokio::sync::Mutex::new(None),
@@ -251,6 +254,13 @@ impl RabbitMqPublisher {
 
 impl Publisher for RabbitMqPublisher {
     async fn publish(&self, message: &OutgoingMessage) -> Result<(), PublishError> {
+        // At another exchange such a topic is only a routing key.
+        let is_a_key = !self.config.exchange.is_empty();
+        check_topic(
+            &message.topic,
+            &["amq."],
+            self.config.system_topics || is_a_key,
+        )?;
         let properties = properties::outgoing(message).map_err(PublishError::Permanent)?;
         let routing_key = properties::short(&message.topic).map_err(PublishError::Permanent)?;
         let unavailable = |error: TransportError| PublishError::Unavailable(error);

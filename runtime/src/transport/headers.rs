@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use idem_client::relay::OutgoingMessage;
 use serde_json::Value;
+use time::format_description::well_known::Rfc3339;
 
 use crate::Message;
 
@@ -23,6 +24,9 @@ pub const KEY: &str = "idem-key";
 pub const TRACEPARENT: &str = "traceparent";
 /// The destination of the message that an effect results from.
 pub const SOURCE_DESTINATION: &str = "idem-source-destination";
+/// The time when an effect was recorded, as in RFC 3339. The broker's own time of the message is
+/// that of its publication, because brokers delete messages by their age.
+pub const RECORDED_AT: &str = "idem-recorded-at";
 /// The [topic](Message::topic) of a dead letter, so that a requeued message has the same topic.
 pub(crate) const SOURCE_TOPIC: &str = "idem-source-topic";
 /// The [coordinates](Message::coordinates) of a dead letter, as `topic/partition/offset`.
@@ -42,26 +46,55 @@ pub fn text(value: &Value) -> String {
 }
 
 /// Returns the headers of an effect: first `own`, the properties that the broker does not support
-/// itself, then the headers of the effect that have other names. The effect's header `message-id`
-/// is left out: a handler may copy the headers of its message, and a consumer would then drop the
-/// effect as a duplicate of that message.
+/// itself, and those that no broker supports. Then come the headers of the effect that have other
+/// names. Headers that [belong to a delivery](belongs_to_a_delivery) are left out, because a handler
+/// may copy the headers of its message.
 pub fn outgoing<'a>(
     message: &'a OutgoingMessage,
-    own: &'a [(&'a str, Option<&'a str>)],
-) -> impl Iterator<Item = (&'a str, String)> {
-    let is_free = |name: &str| {
-        name != MESSAGE_ID
-            && !own
-                .iter()
-                .any(|(own, value)| *own == name && value.is_some())
-    };
-    let free = message
-        .headers
+    own: &[(&'a str, Option<&str>)],
+) -> Vec<(&'a str, String)> {
+    let recorded_at = message.recorded_at.format(&Rfc3339).ok();
+    let of_every_broker = [
+        (TRACEPARENT, message.traceparent.as_deref()),
+        (SOURCE_DESTINATION, message.source_destination.as_deref()),
+        (RECORDED_AT, recorded_at.as_deref()),
+    ];
+    let mut headers: Vec<_> = own
         .iter()
-        .filter(move |(name, _)| is_free(name));
-    own.iter()
+        .chain(&of_every_broker)
         .filter_map(|(name, value)| Some((*name, (*value)?.to_owned())))
-        .chain(free.map(|(name, value)| (name.as_str(), text(value))))
+        .collect();
+    for (name, value) in &message.headers {
+        let is_set = headers.iter().any(|(set, _)| set == name);
+        if !is_set && !belongs_to_a_delivery(name) {
+            headers.push((name, text(value)));
+        }
+    }
+    headers
+}
+
+/// Returns whether a header describes the former delivery of a message, or is an instruction to the
+/// broker that took it. A message that is made from another one must not have it: it would be a
+/// duplicate of the other one, count as delivered, be refused, expire, or reach other queues. The
+/// SQL function `idem.headers_to_forward` has the same list.
+pub fn belongs_to_a_delivery(name: &str) -> bool {
+    const NAMES: [&str; 6] = [
+        MESSAGE_ID,
+        "bcc",
+        "cc",
+        "x-acquired-count",
+        "x-death",
+        "x-delivery-count",
+    ];
+    const PREFIXES: [&str; 5] = [
+        "idem-dead-letter-",
+        "idem-source-",
+        "nats-",
+        "x-first-death-",
+        "x-last-death-",
+    ];
+    let name = name.to_ascii_lowercase();
+    NAMES.contains(&name.as_str()) || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// Returns a message with all these headers, and with the properties that are read from them.
@@ -109,12 +142,12 @@ mod tests {
             (KEY, Some("k-1")),
             (MESSAGE_TYPE, Some("placed")),
             (CONTENT_TYPE, Some("application/json")),
-            (TRACEPARENT, None),
         ];
         let pairs: Vec<_> = outgoing(&effect, &own)
+            .into_iter()
             .map(|(name, value)| (name.to_owned(), value))
             .collect();
-        assert_eq!(pairs.len(), 7, "{pairs:?}");
+        assert_eq!(pairs.len(), 8, "{pairs:?}");
 
         let message = incoming("orders", "{}", pairs.into_iter().collect());
         assert_eq!(message.message_id(), Some("m-1"));

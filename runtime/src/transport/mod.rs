@@ -4,6 +4,7 @@ use std::future::pending;
 
 use tokio::time::{Instant, sleep_until};
 
+mod checks;
 pub mod headers;
 #[cfg(feature = "tls")]
 pub mod percent;
@@ -11,6 +12,7 @@ pub mod percent;
 pub mod tls;
 pub mod withheld;
 
+pub use self::checks::{check_setting, check_topic};
 pub use crate::{consumer::TransportError, message::Coordinates};
 
 /// Sleeps until this moment, or without end when it is `None`.

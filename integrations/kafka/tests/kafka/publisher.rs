@@ -22,7 +22,7 @@ async fn published_message_arrives_with_all_properties() {
     message.content_type = Some("application/json".into());
     message.traceparent = Some(traceparent.into());
     message.source_destination = Some("shop.orders".into());
-    message.recorded_at = OffsetDateTime::from_unix_timestamp(1_800_000_000).unwrap();
+    message.recorded_at = OffsetDateTime::from_unix_timestamp(86_400).unwrap();
     message.headers.insert("text".into(), json!("as it is"));
     message.headers.insert("number".into(), json!(42));
     message
@@ -42,7 +42,13 @@ async fn published_message_arrives_with_all_properties() {
     assert_eq!(arrived.key(), Some("customer-7"));
     assert_eq!(arrived.message_type(), Some("OrderPlaced"));
     assert_eq!(arrived.content_type(), Some("application/json"));
-    assert_eq!(arrived.sent_at(), Some(message.recorded_at));
+    // Kafka deletes records by their time, so it is that of the publication.
+    let age = OffsetDateTime::now_utc() - arrived.sent_at().unwrap();
+    assert!(age.whole_seconds().abs() < 60, "{age}");
+    assert_eq!(
+        arrived.header("idem-recorded-at"),
+        Some("1970-01-02T00:00:00Z")
+    );
     assert_eq!(arrived.deliveries(), None);
     assert_eq!(arrived.header("traceparent"), Some(traceparent));
     assert_eq!(
@@ -116,6 +122,18 @@ async fn i4_lasting_lack_of_replicas_makes_topic_unavailable() {
     assert!(format!("{result:?}").contains(TOPIC), "{result:?}");
     kafka.mock.clear_request_errors(RDKafkaApiKey::Produce);
     publisher.publish(&numbered(2)).await.unwrap();
+}
+
+/// I10: who may record an effect does not write into the topics of the cluster.
+#[tokio::test]
+async fn i10_topic_of_the_cluster_is_a_permanent_failure() {
+    let kafka = Kafka::start();
+    let message = OutgoingMessage::new(Uuid::new_v4(), "__consumer_offsets", "x");
+    let result = kafka.publisher().publish(&message).await;
+    assert!(
+        matches!(result, Err(PublishError::Permanent(_))),
+        "{result:?}"
+    );
 }
 
 #[tokio::test]

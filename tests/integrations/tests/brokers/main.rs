@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use idem_runtime::{Delivery, OutgoingMessage, PublishError, Publisher, Source};
 use serde_json::json;
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use uuid::Uuid;
 
 /// The longest time to wait for one event. A broker restarts faster than this, even on a busy
@@ -57,12 +58,10 @@ fn assert_whole(delivery: &Delivery, effect: &OutgoingMessage) {
         message.header("idem-source-destination"),
         Some("orders.accept")
     );
-    let age = effect.recorded_at - message.sent_at().expect("no time of sending");
-    assert!(
-        age.unsigned_abs() < DEADLINE,
-        "sent at {:?}",
-        message.sent_at()
-    );
+    let age = OffsetDateTime::now_utc() - message.sent_at().expect("no time of sending");
+    assert!(age.unsigned_abs() < DEADLINE, "sent {age} ago");
+    let recorded_at = effect.recorded_at.format(&Rfc3339).unwrap();
+    assert_eq!(message.header("idem-recorded-at"), Some(&*recorded_at));
     assert_eq!(message.deliveries(), Some(1));
 }
 

@@ -1,18 +1,21 @@
 use std::collections::HashSet;
+use std::future::pending;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_nats::HeaderMap;
 use async_nats::jetstream::{self, consumer::pull, stream};
-use futures_util::{FutureExt, future::join_all};
+use futures_util::{FutureExt, StreamExt, future::join_all};
 use idem_brokers::Nats;
 
 use idem_nats::{NatsConfig, NatsPublisher, NatsSource, NatsSubscription};
 use idem_runtime::{PublishError, Publisher, Settlement, Source};
-use tokio::{runtime::Runtime, sync::mpsc};
+use tokio::{runtime::Runtime, select, sync::mpsc};
 
 use crate::environment::{assert_parked, assert_waited_for};
-use crate::rejected::{assert_forwarded, assert_rejected_and_requeued};
+use crate::rejected::{
+    assert_forwarded, assert_kept_in_the_database, assert_rejected_and_requeued,
+};
 use crate::traffic::Traffic;
 use crate::{DEADLINE, assert_silent, assert_whole, collect, next, plain, text, whole};
 
@@ -206,6 +209,133 @@ async fn rejected_message_is_published_to_dead_letter_subject() {
         letter.message().header("idem-dead-letter-reason"),
         Some("no such order")
     );
+}
+
+/// I5: a service that replies to the subject of an effect has not stored it. The other topics of the
+/// partition continue, because the broker is available.
+#[tokio::test(flavor = "multi_thread")]
+async fn i5_reply_of_a_service_is_no_confirmation() {
+    let url = shared();
+    let client = async_nats::connect(&url).await.unwrap();
+    for (subject, reply) in [
+        ("rpc.text", "pong"),
+        ("rpc.empty", "{}"),
+        ("rpc.similar", r#"{"stream": "", "seq": 0}"#),
+    ] {
+        let mut requests = client.subscribe(subject).await.unwrap();
+        client.flush().await.unwrap();
+        let answering = async {
+            let request = requests.next().await.unwrap();
+            client
+                .publish(request.reply.unwrap(), reply.into())
+                .await
+                .unwrap();
+            pending::<()>().await;
+        };
+        let effect = plain(subject, "{}");
+        let publisher = publisher(&url);
+        select! {
+            published = publisher.publish(&effect) => {
+                let error = published.unwrap_err();
+                let is_of_topic = matches!(error, PublishError::TopicUnavailable(_));
+                assert!(is_of_topic, "{subject}: {error}");
+            }
+            () = answering => unreachable!(),
+        }
+    }
+}
+
+/// I10: who may record an effect does not command the server with the rights of the relay.
+#[tokio::test(flavor = "multi_thread")]
+async fn i10_subjects_of_the_server_are_permanent_failures() {
+    let url = shared();
+    let mut stream = declare(&url, "victim", |_| {}).await;
+    for subject in [
+        "$JS.API.STREAM.DELETE.victim",
+        "$SYS.REQ.SERVER.PING",
+        "_INBOX.someone",
+        "victim.*",
+        "victim.>",
+    ] {
+        let error = publisher(&url)
+            .publish(&plain(subject, "{}"))
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(error, PublishError::Permanent(_)),
+            "{subject}: {error}"
+        );
+    }
+    stream.info().await.unwrap();
+    let allowed = NatsPublisher::new(NatsConfig {
+        system_topics: true,
+        ..NatsConfig::new(&url)
+    });
+    // The reply to the command is no confirmation of a stream.
+    let command = plain("$JS.API.STREAM.DELETE.victim", "");
+    let error = allowed.publish(&command).await.unwrap_err();
+    assert!(
+        matches!(error, PublishError::TopicUnavailable(_)),
+        "{error}"
+    );
+    assert!(stream.info().await.is_err(), "the stream still exists");
+}
+
+/// I4: a condition of the publication of a message does not apply to its dead letter, which the
+/// stream would refuse for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn i4_dead_letter_drops_the_conditions_of_its_message() {
+    let url = shared();
+    declare(&url, "conditional", |_| {}).await;
+    let context = jetstream::new(async_nats::connect(&url).await.unwrap());
+    let mut headers = HeaderMap::new();
+    headers.insert("Nats-Expected-Last-Sequence", "0");
+    headers.insert("tenant", "t-1");
+    let published = context.publish_with_headers("conditional.in", headers, "{}".into());
+    published.await.unwrap().await.unwrap();
+    let mut source = NatsSource::new(
+        NatsConfig::new(&url),
+        NatsSubscription {
+            subject: "conditional.in".into(),
+            dead_letter: Some("conditional.dead".into()),
+            ..NatsSubscription::new("conditional", "worker")
+        },
+    );
+    let delivery = next(&mut source).await;
+    let condition = delivery.message().header("Nats-Expected-Last-Sequence");
+    assert_eq!(condition, Some("0"));
+    let rejected = Settlement::reject("no such order");
+    delivery.settle(rejected).await.unwrap();
+    let mut reader = NatsSource::new(
+        NatsConfig::new(&url),
+        NatsSubscription {
+            subject: "conditional.dead".into(),
+            ..NatsSubscription::new("conditional", "reader")
+        },
+    );
+    let letter = next(&mut reader).await;
+    assert_eq!(letter.message().header("tenant"), Some("t-1"));
+    assert_eq!(unsettled(&url, "conditional").await, 0);
+}
+
+/// I4: the database keeps a rejected message whose dead letter the broker refuses.
+#[tokio::test(flavor = "multi_thread")]
+async fn i4_refused_dead_letter_is_kept_in_the_database() {
+    let url = shared();
+    declare(&url, "refused", |_| {}).await;
+    publisher(&url)
+        .publish(&plain("refused.in", "poison"))
+        .await
+        .unwrap();
+    let source = NatsSource::new(
+        NatsConfig::new(&url),
+        NatsSubscription {
+            dead_letter: Some("no-stream.x".into()),
+            ..NatsSubscription::new("refused", "worker")
+        },
+    );
+    assert_kept_in_the_database(source).await;
+    assert_eq!(unsettled(&url, "refused").await, 0);
 }
 
 /// I4: a program that settles deliveries without a `Consumer` cannot reject a message without a

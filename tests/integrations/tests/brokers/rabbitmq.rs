@@ -647,6 +647,25 @@ async fn effect_that_amqp_cannot_encode_fails_permanently() {
     assert!(matches!(error, PublishError::Permanent(_)), "{error}");
 }
 
+/// I10: who may record an effect does not write into the queues of the server or of others' replies.
+#[tokio::test(flavor = "multi_thread")]
+async fn i10_queues_of_the_server_are_permanent_failures() {
+    let url = shared();
+    let effect = plain("amq.rabbitmq.reply-to.x", "x");
+    let error = publisher(&url).publish(&effect).await.unwrap_err();
+    assert!(matches!(error, PublishError::Permanent(_)), "{error}");
+    // At another exchange it is only a routing key, which no queue takes.
+    let elsewhere = RabbitMqPublisher::new(RabbitMqConfig {
+        exchange: "amq.topic".into(),
+        ..RabbitMqConfig::new(&url)
+    });
+    let error = elsewhere.publish(&effect).await.unwrap_err();
+    assert!(
+        matches!(error, PublishError::TopicUnavailable(_)),
+        "{error}"
+    );
+}
+
 /// RabbitMQ closes the whole connection when headers do not fit into a frame. The client must
 /// detect this case itself. Otherwise, each attempt would fail as with an unavailable broker.
 #[tokio::test(flavor = "multi_thread")]

@@ -2,6 +2,8 @@
 
 use std::{future::pending, time::Duration};
 
+use idem_client::Effect;
+use idem_runtime::transport::headers::belongs_to_a_delivery;
 use idem_runtime::{Consumer, HandlerError, Message, Publisher, Relay, Source, Tx};
 use idem_testkit::{Database, until};
 use tokio::{select, sync::oneshot, time::timeout};
@@ -62,6 +64,75 @@ pub async fn assert_rejected_and_requeued(source: impl Source) {
     );
     assert_eq!(count("SELECT count(DISTINCT text) FROM done").await, 2);
     assert_eq!(count("SELECT count(*) FROM idem.pending").await, 0);
+}
+
+/// The SQL function that forwards dead letters leaves out the headers that publishers leave out.
+#[tokio::test]
+async fn sql_and_publishers_leave_out_the_same_headers() {
+    const NAMES: &[&str] = &[
+        "BCC",
+        "CC",
+        "Message-Id",
+        "Nats-Expected-Stream",
+        "Nats-TTL",
+        "X-First-Death-Queue",
+        "cc",
+        "content-type",
+        "correlation-id",
+        "idem-dead-letter-reason",
+        "idem-key",
+        "idem-source-topic",
+        "message-id",
+        "nats",
+        "tenant",
+        "x-acquired-count",
+        "x-death",
+        "x-delivery-count",
+        "x-delivery-counts",
+        "x-last-death-reason",
+    ];
+    let db = Database::create();
+    let client = db.client().await;
+    let sql = "SELECT array_agg(name ORDER BY n)
+                 FROM unnest($1::text[]) WITH ORDINALITY h (name, n)
+                WHERE idem.headers_to_forward(jsonb_build_object(name, 1)) IS NULL";
+    let row = client.query_one(sql, &[&NAMES]).await.unwrap();
+    let by_sql: Vec<String> = row.get(0);
+    let by_publishers: Vec<_> = NAMES
+        .iter()
+        .filter(|name| belongs_to_a_delivery(name))
+        .collect();
+    assert_eq!(by_sql.iter().collect::<Vec<_>>(), by_publishers);
+    assert_eq!(by_publishers.len(), 14);
+}
+
+/// Consumes the message "poison" from a source whose broker refuses its dead letter. Asserts that
+/// the message becomes a dead letter in the database and is acknowledged.
+pub async fn assert_kept_in_the_database(source: impl Source) {
+    let db = Database::create();
+    let client = db.client().await;
+    let (stop, stopped) = oneshot::channel::<()>();
+    let consumer =
+        Consumer::new(db.pool(4), source).handle("orders", |_: Tx, _: Message| async move {
+            Err::<Vec<Effect>, _>(HandlerError::terminal("no such order"))
+        });
+    let running = tokio::spawn(consumer.run(async {
+        let _ = stopped.await;
+    }));
+    let letters = "SELECT count(*) FROM idem.dead_letters \
+                   WHERE destination = 'orders' AND convert_from(payload, 'UTF8') = 'poison'";
+    until("the database keeps the dead letter", async || {
+        client
+            .query_one(letters, &[])
+            .await
+            .unwrap()
+            .get::<_, i64>(0)
+            == 1
+    })
+    .await;
+    stop.send(()).unwrap();
+    let summary = timeout(DEADLINE, running).await.unwrap().unwrap().unwrap();
+    assert_eq!((summary.handled, summary.failed_settlements), (0, 3));
 }
 
 /// Consumes a message with this id and the header `tenant`. The handler fails with a terminal
