@@ -17,6 +17,10 @@ const REMEMBERED_FOR: Duration = Duration::from_secs(3600);
 /// The longest time for which a count is kept. The cache does not accept every duration.
 const LONGEST_MEMORY: Duration = Duration::from_secs(365 * 86_400);
 
+/// The number of times that a broker may refuse the dead letter of a message. After that the
+/// database keeps the message.
+const REFUSED_LETTERS: u32 = 3;
+
 /// Counts the failures that this process has seen. The delivery count of a broker is not used if it
 /// includes releases, because a release is not a failure.
 pub(super) struct Failures {
@@ -24,7 +28,7 @@ pub(super) struct Failures {
     /// Whether a message has ever failed. Until then, messages are not looked up, because hashing a
     /// payload takes time.
     has_failed: AtomicBool,
-    /// How often a rejected message could not be stored as a dead letter.
+    /// How often neither the broker nor the database has kept a rejected message.
     unkept: Cache<u64, u32>,
     max_deliveries: u32,
     first_pause: Duration,
@@ -75,6 +79,18 @@ impl Failures {
     /// each attempt.
     pub(super) fn pause_unkept(&self, message: &Message) -> Duration {
         self.pause(one_more(&self.unkept, identity(message)))
+    }
+
+    /// Counts that the broker has not confirmed the rejection of a message.
+    pub(super) fn letter_is_refused(&self, message: &Message) {
+        one_more(&self.unkept, identity(message));
+    }
+
+    /// Returns whether the broker refuses the dead letter of a message again and again, for example
+    /// because no stream takes it or because it is too large with its reason.
+    pub(super) fn are_letters_refused(&self, message: &Message) -> bool {
+        let refused = self.unkept.get(&identity(message));
+        refused.is_some_and(|times| times >= REFUSED_LETTERS)
     }
 
     /// Returns the pause before a retry when the number of failures is not known.

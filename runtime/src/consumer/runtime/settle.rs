@@ -60,8 +60,12 @@ impl<S: Source> Runtime<S> {
             permit,
             ..
         } = queued;
+        let is_rejected = matches!(settlement, Settlement::Reject { .. });
         if let Err(error) = in_time(async { receipt.settle(settlement).await }).await {
             self.not_confirmed(&message, &*error);
+            if is_rejected {
+                self.failures.letter_is_refused(&message);
+            }
         }
         self.finish(ordering_key, permit);
     }

@@ -121,9 +121,11 @@ impl<S: Source> Runtime<S> {
             .await;
     }
 
+    /// Keeps a rejected message where its broker keeps dead letters, or in the database if the
+    /// broker keeps none or refuses them.
     pub(super) async fn reject(&self, queued: QueuedMessage, reason: String, kept_as: KeptAs) {
         let destination = queued.message.given_destination();
-        if queued.receipt.keeps_rejected() {
+        if queued.receipt.keeps_rejected() && !self.failures.are_letters_refused(&queued.message) {
             tracing::warn!(
                 reason,
                 destination = destination.map(Destination::as_str),
