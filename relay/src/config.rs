@@ -1,8 +1,10 @@
 //! The settings of the program: the file, overridden by the command line and the environment.
 
 use std::{
+    fmt::Display,
     fs,
     net::SocketAddr,
+    ops::RangeInclusive,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -167,37 +169,36 @@ impl Config {
     /// Checks the limits that the types do not express. Without this check, such a value would
     /// cause an error only after the start.
     fn check(&self) -> Result<()> {
-        let Publish {
-            batch,
-            max_bytes,
-            lease,
-            ..
-        } = self.publish;
-        ensure!(
-            (1..=10_000).contains(&batch),
-            "publish.batch is {batch}, but must be between 1 and 10000"
-        );
-        ensure!(
-            (1..=1 << 30).contains(&max_bytes),
-            "publish.max-bytes is {max_bytes}, but must be between 1 and 1073741824"
-        );
-        ensure!(
-            self.publish.max_held_bytes != 0,
-            "publish.max-held-bytes is 0, but must be at least 1"
-        );
+        let publish = &self.publish;
+        within("publish.batch", publish.batch, 1..=10_000)?;
+        within("publish.max-bytes", publish.max_bytes, 1..=1 << 30)?;
+        within(
+            "publish.max-held-bytes",
+            publish.max_held_bytes,
+            1..=1 << 40,
+        )?;
+        within("publish.in-flight", publish.in_flight, 1..=100_000)?;
+        within("publish.max-attempts", publish.max_attempts, 1..=1_000_000)?;
         let day = Duration::from_secs(24 * 3600);
         ensure!(
-            (Duration::from_millis(1)..=day).contains(&lease),
-            "publish.lease is {lease:?}, but must be between 1 ms and 1 day"
+            (Duration::from_millis(1)..=day).contains(&publish.lease),
+            "publish.lease is {:?}, but must be between 1 ms and 1 day",
+            publish.lease
         );
-        let connections = self.database.connections;
-        ensure!(
-            connections >= 2,
-            "database.connections is {connections}, but must be at least 2: one connection is used \
-             to wait for effects"
-        );
-        Ok(())
+        // One connection is used to wait for effects.
+        within("database.connections", self.database.connections, 2..=1000)
     }
+}
+
+/// Checks that the number of a setting is in its range.
+fn within<T: PartialOrd + Display>(name: &str, number: T, range: RangeInclusive<T>) -> Result<()> {
+    ensure!(
+        range.contains(&number),
+        "{name} is {number}, but must be between {} and {}",
+        range.start(),
+        range.end()
+    );
+    Ok(())
 }
 
 /// Returns the error for a file that is not TOML. It contains only the message and the line number
@@ -444,8 +445,21 @@ mod tests {
                 "publish.max-held-bytes",
             ),
             (
+                "lease = \"1m\"",
+                "max-held-bytes = 9000000000000",
+                "publish.max-held-bytes",
+            ),
+            ("lease = \"1m\"", "in-flight = 0", "publish.in-flight"),
+            ("lease = \"1m\"", "in-flight = 100001", "publish.in-flight"),
+            ("lease = \"1m\"", "max-attempts = 0", "publish.max-attempts"),
+            (
                 "url = \"host=db\"",
                 "url = \"host=db\"\nconnections = 1",
+                "database.connections",
+            ),
+            (
+                "url = \"host=db\"",
+                "url = \"host=db\"\nconnections = 1000000000",
                 "database.connections",
             ),
         ] {
