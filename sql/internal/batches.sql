@@ -203,8 +203,8 @@ COMMENT ON FUNCTION idem.close_pair(idem.progress) IS
 -- late one. Many effects of other partitions are work too: lease_batch moves the cursor past them,
 -- so that they are not read again. The next check finds an effect that this check misses.
 --
--- A sequence below a floor hides new effects from this function, so it compares the two. A sequence
--- below a row does not hide the row: open_pair finds it. The highest row is not read here, because
+-- A sequence below a floor hides new effects from this function, so it compares the two. It reads
+-- the floor first, because both rise while it runs. A sequence below a row does not hide the row: open_pair finds it. The highest row is not read here, because
 -- that reads all effects of an open transaction at each poll.
 CREATE FUNCTION idem.has_work(this idem.relay, partition integer) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -213,9 +213,10 @@ SET plan_cache_mode = force_generic_plan SET jit = off
 AS $$
 DECLARE
     p idem.progress;
+    floor CONSTANT bigint := idem.highest_floor();
 BEGIN
     PERFORM idem.check_transaction('a function of relays');
-    IF idem.last_outbox_seq() < idem.highest_floor() THEN
+    IF idem.last_outbox_seq() < floor THEN
         PERFORM idem.fail_behind('outbox');
     END IF;
     p := idem.progress_of(this, partition);
