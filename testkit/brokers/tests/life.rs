@@ -213,6 +213,17 @@ async fn connect(proxy: &PgBouncer) -> tokio_postgres::Client {
     client
 }
 
+#[test]
+fn dropped_server_leaves_no_process() {
+    let (rabbitmq, nats) = (RabbitMq::start().unwrap(), Nats::start().unwrap());
+    let pids = [rabbitmq.pid().unwrap(), nats.pid().unwrap()];
+    let all = processes_of(&pids).unwrap();
+    assert!(all.len() > pids.len(), "RabbitMQ has helper processes");
+    drop((rabbitmq, nats));
+    let left: Vec<_> = all.into_iter().filter(|pid| is_running(*pid)).collect();
+    assert_eq!(left, [0; 0]);
+}
+
 /// The test cannot kill its own process, so the owner is a child process: the same binary, which
 /// runs only this test and has a variable set.
 #[test]

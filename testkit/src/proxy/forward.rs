@@ -57,13 +57,16 @@ enum End {
     Cut,
 }
 
+/// The number of bytes that one read takes. A vector without capacity would take 64.
+const CHUNK: usize = 16 * 1024;
+
 async fn forward_requests(
     mut client: impl AsyncRead + Unpin,
     server: &mut (impl AsyncWrite + Unpin),
     line: &Line,
     state: &State,
 ) -> io::Result<End> {
-    let (mut bytes, mut messages) = (Vec::new(), Messages::of_client());
+    let (mut bytes, mut messages) = (Vec::with_capacity(CHUNK), Messages::of_client());
     while client.read_buf(&mut bytes).await? > 0 {
         if state.has_replied.swap(false, SeqCst) {
             line.count_turn();
@@ -100,7 +103,7 @@ async fn forward_replies(
     line: &Line,
     state: &State,
 ) -> io::Result<End> {
-    let (mut bytes, mut messages) = (Vec::new(), Messages::of_server());
+    let (mut bytes, mut messages) = (Vec::with_capacity(CHUNK), Messages::of_server());
     let mut held = Vec::new();
     while server.read_buf(&mut bytes).await? > 0 {
         let complete = messages.take(&bytes);

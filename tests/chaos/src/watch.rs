@@ -19,7 +19,7 @@ use idem_demo::range::live::Flaw;
 use idem_testkit::prioritize;
 
 /// The pause before a task opens a session again.
-const PAUSE: Duration = Duration::from_millis(100);
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// The updated rows of inbox and outbox, and their size in bytes.
 const STATISTICS: &str = "

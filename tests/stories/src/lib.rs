@@ -1,7 +1,7 @@
 //! The hard stories: tests of work outside the business transaction. The worker processes are
 //! killed at every request.
 //!
-//! A worker process connects to the database and to an external service through one proxy each
+//! A worker process connects to the database and to an external service through one proxy each.
 //! The proxies parse the protocols and count each request, and in a pipeline to the
 //! database each statement. At one request the worker is killed with SIGKILL: before the request is
 //! forwarded, after half of it, before the response is forwarded, or after the response. The worker

@@ -46,10 +46,10 @@ pub struct Field {
     )]
     pub farthest: u32,
     /// The number of players.
-    #[arg(skip = Self::default().players)]
+    #[arg(long, hide = true, default_value_t = Self::default().players)]
     pub players: u32,
     /// The number of targets.
-    #[arg(skip = Self::default().targets)]
+    #[arg(long, hide = true, default_value_t = Self::default().targets)]
     pub targets: u32,
     /// The seed that determines the traffic
     #[arg(long, default_value_t = Self::default().seed)]

@@ -77,6 +77,8 @@ impl Post {
             format!("--database={}", self.database),
             format!("--dir={}", self.dir.display()),
             format!("--per-second={}", self.per_second),
+            format!("--players={}", self.field.players),
+            format!("--targets={}", self.field.targets),
             format!("--messages={}", self.field.messages),
             format!("--duplicates={}", self.field.duplicates),
             format!("--farthest={}", self.field.farthest),
@@ -124,11 +126,12 @@ mod tests {
             unprotected: true,
             flaw: Some(Flaw::AckBeforeCommit),
             field: Field {
+                players: 3,
+                targets: 2,
                 messages: 7,
                 duplicates: 0.123,
                 farthest: 700,
                 seed: 99,
-                ..Field::default()
             },
         };
         let line = ["worker".to_owned()].into_iter().chain(post.arguments());
