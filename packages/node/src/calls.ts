@@ -94,7 +94,7 @@ export class ExternalCalls<C extends Client> {
       case "done":
         return begun.response as T;
       case "failed":
-        throw new CallFailedError(name, "refused", refusal(name, begun.error ?? ""));
+        throw new CallFailedError(name, "refused", refusal(name, begun.error));
       case "unknown": {
         const found = await this.#find(step, begun, options.onUnknown);
         if (found !== null) return found.found;

@@ -44,7 +44,12 @@ const BEGUN_CALL = { ...CALL, idempotencyKey: text("idempotency_key") };
 const JOURNAL_ENTRY = { ...CALL, step: text("step"), endedAt: nullable(time("ended_at")) };
 
 /** What is known about a call when an attempt begins. */
-export type BegunCall = Values<typeof BEGUN_CALL>;
+export type BegunCall = Omit<Values<typeof BEGUN_CALL>, "state" | "response" | "error"> &
+  (
+    | { readonly state: "new" | "unknown"; readonly response: null; readonly error: null }
+    | { readonly state: "done"; readonly response: unknown; readonly error: null }
+    | { readonly state: "failed"; readonly response: null; readonly error: string }
+  );
 
 /** An external call in the journal of a message. */
 export type JournalEntry = Values<typeof JOURNAL_ENTRY>;
@@ -67,7 +72,7 @@ export class Journal {
     const call = ofStep("idem_begin_call", step)
       .option("request", "json", options.request)
       .option("token", "bigint", options.token);
-    return this.#run(call.row(BEGUN_CALL, (row) => row), errorOf);
+    return this.#run(call.row(BEGUN_CALL, (row) => row as BegunCall), errorOf);
   }
 
   /** Records the response of a call. */

@@ -162,7 +162,7 @@ function resultOf(begun: BegunCall): unknown {
     case "done":
       return begun.response;
     case "failed":
-      throw new CallFailedError(STEP, "refused", refusal(STEP, begun.error ?? ""));
+      throw new CallFailedError(STEP, "refused", refusal(STEP, begun.error));
     default:
       throw new UnexpectedResultError(`a call that has ended has the state ${begun.state}`);
   }

@@ -20,7 +20,7 @@ from psycopg_pool import ConnectionPool
 
 import idem_pg
 from idem_pg import AsyncIdem, Claimed, Effect, Expired, Idem, InProgress
-from idem_pg.blocking import finished
+from idem_pg.blocking import awaitable, finished
 from idem_pg.effects import text_of
 from idem_pg.errors import IdemError
 from idem_pg.executors import translated
@@ -45,6 +45,17 @@ def test_both_classes_have_the_same_methods() -> None:
 
     assert len(methods(Idem)) > 20
     assert methods(Idem) == methods(AsyncIdem)
+
+
+def test_blocking_coroutine_raises_what_its_function_raises() -> None:
+    for error in (StopIteration("end"), StopAsyncIteration(), KeyboardInterrupt(), KeyError(1)):
+
+        def fail(error: BaseException = error) -> None:
+            raise error
+
+        with pytest.raises(type(error)) as caught:
+            finished(awaitable(fail)())
+        assert caught.value is error
 
 
 def test_blocking_coroutine_must_not_wait() -> None:

@@ -14,6 +14,14 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+class Stopped(Exception):  # noqa: N818
+    """Carries a StopIteration through a coroutine, which cannot raise it."""
+
+    def __init__(self, stop: StopIteration) -> None:
+        super().__init__(str(stop))
+        self.stop = stop
+
+
 def finished(coroutine: Coroutine[Any, Any, T]) -> T:
     """Runs a coroutine that blocks, and returns its result."""
     try:
@@ -21,6 +29,8 @@ def finished(coroutine: Coroutine[Any, Any, T]) -> T:
     except StopIteration as end:
         result: T = end.value
         return result
+    except Stopped as stopped:
+        raise stopped.stop from None
     coroutine.close()
     raise RuntimeError("a synchronous function has waited for an event loop")
 
@@ -42,6 +52,9 @@ def awaitable(function: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
 
     @functools.wraps(function)
     async def called(*args: P.args, **options: P.kwargs) -> T:
-        return function(*args, **options)
+        try:
+            return function(*args, **options)
+        except StopIteration as stop:
+            raise Stopped(stop) from stop
 
     return called

@@ -48,6 +48,8 @@ def once(
         def called(*args: P.args, **options: P.kwargs) -> T:
             return finished(tool(*args, **options))
 
+        # Not `tool.__wrapped__`, which is a coroutine function.
+        vars(called)["__wrapped__"] = function
         return called
 
     return decorate

@@ -69,13 +69,17 @@ class Recorded:
     def from_json(cls, value: Any) -> Recorded:
         """Reads the value of the journal. Raises Problem if it is no recorded response."""
         try:
+            if not all(isinstance(header, list) for header in value["headers"]):
+                raise ValueError("a header that is no list")
             headers = [(name, text) for name, text in value["headers"]]
             if not all(_is_sendable(name + text) for name, text in headers):
                 raise ValueError("a header that cannot be sent")
             body = base64.b64decode(value["body_base64"], validate=True)
             fingerprint, status = value["fingerprint"], value["status"]
-            if not isinstance(fingerprint, str) or status not in range(100, 1000):
-                raise ValueError("a fingerprint or a status of another type")
+            if type(fingerprint) is not str or type(status) is not int:
+                raise TypeError("a fingerprint or a status of another type")
+            if not 100 <= status < 1000:
+                raise ValueError("a status out of range")
             return cls(fingerprint, status, headers, body)
         except (TypeError, KeyError, ValueError, binascii.Error) as error:
             log.warning("the journal has an unreadable recorded response: %r", error)
