@@ -31,7 +31,7 @@ use crate::Error;
 #[must_use = "an effect does nothing until it is recorded or sent"]
 pub struct Effect {
     pub(crate) topic: String,
-    pub(crate) payload: Payload,
+    pub(crate) payload: Content,
     pub(crate) key: Option<String>,
     pub(crate) message_type: Option<String>,
     pub(crate) headers: Map<String, Value>,
@@ -40,7 +40,7 @@ pub struct Effect {
 }
 
 #[derive(Clone, PartialEq)]
-pub(crate) enum Payload {
+pub(crate) enum Content {
     Json(Value),
     Bytes {
         bytes: Vec<u8>,
@@ -49,7 +49,7 @@ pub(crate) enum Payload {
 }
 
 /// Shows only the length, because a payload can contain data that must not be logged.
-impl fmt::Debug for Payload {
+impl fmt::Debug for Content {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let length = match self {
             Self::Json(json) => json.to_string().len(),
@@ -68,7 +68,7 @@ impl Effect {
     /// with the same name only the last is kept.
     pub fn json(topic: impl Into<String>, payload: &impl Serialize) -> Result<Self, Error> {
         let payload = serde_json::to_value(payload).map_err(Error::Encode)?;
-        Ok(Self::new(topic, Payload::Json(payload)))
+        Ok(Self::new(topic, Content::Json(payload)))
     }
 
     /// Creates an effect with any other payload.
@@ -81,14 +81,14 @@ impl Effect {
     ) -> Self {
         Self::new(
             topic,
-            Payload::Bytes {
+            Content::Bytes {
                 bytes: bytes.into(),
                 content_type: content_type.into(),
             },
         )
     }
 
-    fn new(topic: impl Into<String>, payload: Payload) -> Self {
+    fn new(topic: impl Into<String>, payload: Content) -> Self {
         Self {
             topic: topic.into(),
             payload,
@@ -153,8 +153,8 @@ impl Serialize for Effect {
         let mut object = serializer.serialize_map(None)?;
         object.serialize_entry("topic", &self.topic)?;
         match &self.payload {
-            Payload::Json(value) => object.serialize_entry("payload", value)?,
-            Payload::Bytes {
+            Content::Json(value) => object.serialize_entry("payload", value)?,
+            Content::Bytes {
                 bytes,
                 content_type,
             } => {

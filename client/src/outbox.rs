@@ -5,7 +5,7 @@ use tokio_postgres::types::{ToSql, Type};
 use tracing::{Instrument, Span};
 use uuid::Uuid;
 
-use crate::{Effect, Error, Executor, effect::Payload, span};
+use crate::{Effect, Error, Executor, effect::Content, span};
 
 /// Writes a message to the outbox and returns its message id.
 ///
@@ -45,8 +45,8 @@ impl<'e> Send<'e> {
         Ok(Self {
             effect,
             content_type: match &effect.payload {
-                Payload::Json(_) => None,
-                Payload::Bytes { content_type, .. } => Some(content_type),
+                Content::Json(_) => None,
+                Content::Bytes { content_type, .. } => Some(content_type),
             },
             headers: (!effect.headers.is_empty()).then(|| Value::Object(effect.headers.clone())),
         })
@@ -55,11 +55,11 @@ impl<'e> Send<'e> {
     /// Returns the statement, for [`parameters`](Self::parameters).
     pub fn sql(&self) -> &'static str {
         match &self.effect.payload {
-            Payload::Json(_) => {
+            Content::Json(_) => {
                 "SELECT idem_send($1, $2, key => $3, type => $4, headers => $5, \
                  message_id => $6, content_type => $7)"
             }
-            Payload::Bytes { .. } => {
+            Content::Bytes { .. } => {
                 "SELECT idem_send_bytes($1, $2, key => $3, type => $4, headers => $5, \
                  message_id => $6, content_type => $7)"
             }
@@ -77,8 +77,8 @@ impl<'e> Send<'e> {
         [
             (&effect.topic, Type::TEXT),
             match &effect.payload {
-                Payload::Json(value) => (value, Type::JSONB),
-                Payload::Bytes { bytes, .. } => (bytes, Type::BYTEA),
+                Content::Json(value) => (value, Type::JSONB),
+                Content::Bytes { bytes, .. } => (bytes, Type::BYTEA),
             },
             (&effect.key, Type::TEXT),
             (&effect.message_type, Type::TEXT),

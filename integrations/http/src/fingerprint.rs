@@ -59,12 +59,14 @@ mod tests {
     use crate::cases;
 
     #[derive(serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
     struct Fingerprints {
         requests: Vec<Case>,
         absolute_targets: Vec<Absolute>,
     }
 
     #[derive(serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
     struct Case {
         method: String,
         target: String,
@@ -73,6 +75,7 @@ mod tests {
     }
 
     #[derive(serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
     struct Absolute {
         target: String,
         path: String,

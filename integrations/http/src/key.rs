@@ -74,6 +74,7 @@ mod tests {
     use crate::cases;
 
     #[derive(serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
     struct Keys {
         valid: Vec<Valid>,
         invalid: Vec<String>,
@@ -81,12 +82,14 @@ mod tests {
     }
 
     #[derive(serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
     struct Valid {
         value: String,
         key: String,
     }
 
     #[derive(serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
     struct Reason {
         value: String,
         index: usize,

@@ -38,8 +38,8 @@
 //! [With a lease](IdempotencyLayer::lease) the handler can make external calls. Its response is
 //! recorded when the handler has finished.
 //!
-//! With the default feature `axum` the extractors `InTransaction` and `UnderLease` give a handler its
-//! transaction or its lease. A request without one gets status 500.
+//! With the default feature `axum` the extractors `InTransaction` and `UnderLease` give a handler
+//! its transaction or its lease. A request without one gets status 500.
 
 // A panic would end the consumer of a user. Tests may panic.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]

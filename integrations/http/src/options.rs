@@ -85,6 +85,12 @@ pub(crate) fn keeps(status: StatusCode) -> bool {
     (200..500).contains(&status.as_u16()) && !TEMPORARY.contains(&status)
 }
 
+/// Returns whether the writes of a handler are committed together with a recorded response that has
+/// no [`KeepWrites`](crate::KeepWrites).
+pub(crate) fn keeps_writes(status: StatusCode) -> bool {
+    !status.is_client_error()
+}
+
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Options")
@@ -106,20 +112,27 @@ mod tests {
     use crate::cases;
 
     #[derive(serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
     struct Statuses {
         recorded: Vec<u16>,
         not_recorded: Vec<u16>,
+        writes_are_kept: Vec<u16>,
+        writes_are_rolled_back: Vec<u16>,
     }
 
     #[test]
     fn recorded_statuses_are_those_of_the_specification() {
-        let statuses: Statuses = cases::read("statuses.json");
-        let kept = |status: &u16| keeps(StatusCode::from_u16(*status).unwrap());
-        for status in statuses.recorded {
-            assert!(kept(&status), "{status} is not recorded");
-        }
-        for status in statuses.not_recorded {
-            assert!(!kept(&status), "{status} is recorded");
+        let cases: Statuses = cases::read("statuses.json");
+        for (statuses, rule, expected) in [
+            (cases.recorded, keeps as fn(_) -> _, true),
+            (cases.not_recorded, keeps, false),
+            (cases.writes_are_kept, keeps_writes, true),
+            (cases.writes_are_rolled_back, keeps_writes, false),
+        ] {
+            for status in statuses {
+                let found = rule(StatusCode::from_u16(status).unwrap());
+                assert_eq!(found, expected, "{status}");
+            }
         }
     }
 }

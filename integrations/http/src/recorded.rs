@@ -123,6 +123,7 @@ mod tests {
     use crate::cases;
 
     #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
     struct Records {
         responses: Vec<Case>,
         readable: Value,
@@ -132,6 +133,7 @@ mod tests {
     }
 
     #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
     struct Case {
         response: Stored,
         record: Stored,

@@ -82,6 +82,7 @@ mod tests {
     }
 
     #[derive(serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
     struct Ids {
         single_tenant: Vec<Case>,
         by_caller: Vec<Case>,

@@ -185,8 +185,7 @@ async fn take_from_handler(session: Session, request_tx: &RequestTx) -> Result<S
     }
 }
 
-/// Returns whether the writes of the handler are committed. They are rolled back if the status is
-/// 4xx and the response has no [`KeepWrites`].
+/// Returns whether the writes of the handler are committed.
 fn keeps_writes(parts: &Parts) -> bool {
-    !parts.status.is_client_error() || parts.extensions.get::<KeepWrites>().is_some()
+    crate::options::keeps_writes(parts.status) || parts.extensions.get::<KeepWrites>().is_some()
 }

@@ -16,15 +16,15 @@ pub(crate) use handler::causes;
 pub use handler::{HandlerError, HandlerFailed};
 
 /// An error of this crate.
-///
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// An argument is invalid. The server would reject it with 22023. Nothing was sent.
     #[error("{0}")]
     Invalid(String),
-    /// A function of the client failed. After an
-    /// [`AmbiguousCommit`](idem_client::Error::AmbiguousCommit), do not acknowledge the message.
+    /// A function of the client failed. Its errors `Invalid` and `Unexpected` become the variants of
+    /// this type. After an [`AmbiguousCommit`](idem_client::Error::AmbiguousCommit), do not
+    /// acknowledge the message.
     #[error("{0}")]
     Client(#[source] idem_client::Error),
     /// The payload is not JSON of the requested type. Every attempt at the same message fails with

@@ -47,8 +47,8 @@ const MAX_BYTES: usize = 16 * 1024 * 1024;
 /// claims another identity or nothing, the acknowledgement deletes it.
 ///
 /// The database counts failures, schedules the retries, and moves messages that failed too often to
-/// the dead letters: see `idem_configure_retries`. The consumer's `max_deliveries` and `back_off` do
-/// not apply. When a process crashes while it handles a message, the attempt counts as failed: the
+/// the dead letters: see `idem_configure_retries`. The consumer's `max_deliveries` and `back_off`
+/// do not apply. When a process crashes while it handles a message, the attempt counts as failed: the
 /// message is redelivered after its lease has expired, and is then handled alone. The leases of
 /// waiting and running messages are renewed.
 ///

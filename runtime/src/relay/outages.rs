@@ -3,6 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+/// The largest number of causes that are logged during one failure. The text of a cause can differ at
+/// each attempt.
+const MOST_LOGGED: usize = 16;
+
 /// The failures that make the partitions of one process wait.
 #[derive(Debug, Default)]
 pub(super) struct Outages {
@@ -21,10 +25,10 @@ pub(super) struct Outage {
 }
 
 impl Outage {
-    /// Records that a partition waits. Returns whether the cause is new.
+    /// Records that a partition waits. Returns whether to log the cause.
     pub(super) fn begins(&mut self, partition: i32, cause: &str) -> bool {
         self.partitions.insert(partition);
-        self.logged.insert(cause.to_owned())
+        self.logged.len() < MOST_LOGGED && self.logged.insert(cause.to_owned())
     }
 
     /// Records that a partition does not wait. Returns whether this ends the failure.
