@@ -1,5 +1,7 @@
 //! Claims: the right to process a message.
 
+use std::{ops::Deref, slice, vec};
+
 use time::OffsetDateTime;
 use tokio_postgres::types::{Json, Type};
 use tracing::Instrument;
@@ -168,7 +170,7 @@ pub async fn try_claim_batch<'t>(
     tx: &'t impl OpenTransaction,
     ids: &[MessageId],
     destination: &Destination,
-) -> Result<Vec<Claim<Claimed<'t>>>, Error> {
+) -> Result<Claims<'t>, Error> {
     let array = IdArray::new(ids);
     let row = tx
         .fetch_one(
@@ -186,9 +188,9 @@ pub async fn try_claim_batch<'t>(
         )));
     }
     let claims = claimed.into_iter().zip(ids);
-    Ok(claims
-        .map(|(claimed, id)| Claim::new_if(claimed, || Claimed::won(tx, id, destination)))
-        .collect())
+    let claims =
+        claims.map(|(claimed, id)| Claim::new_if(claimed, || Claimed::won(tx, id, destination)));
+    Ok(Claims(claims.collect()))
 }
 
 /// Options of [`claim`].
@@ -315,4 +317,37 @@ pub async fn is_claimed(
         .instrument(span::of_message("is_claimed", id, destination))
         .await?;
     row.try_get(0)
+}
+
+/// The outcomes of the claims of a batch, by position.
+///
+/// Dereferences to a slice, and can be iterated.
+#[derive(Debug)]
+#[must_use = "only the new messages may be processed"]
+pub struct Claims<'t>(Vec<Claim<Claimed<'t>>>);
+
+impl<'t> Deref for Claims<'t> {
+    type Target = [Claim<Claimed<'t>>];
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl<'t> IntoIterator for Claims<'t> {
+    type Item = Claim<Claimed<'t>>;
+    type IntoIter = vec::IntoIter<Self::Item>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
+impl<'c, 't> IntoIterator for &'c Claims<'t> {
+    type Item = &'c Claim<Claimed<'t>>;
+    type IntoIter = slice::Iter<'c, Claim<Claimed<'t>>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.iter()
+    }
 }

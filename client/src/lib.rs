@@ -29,7 +29,9 @@ pub mod span;
 pub mod sql;
 
 pub use begin::{ClaimedTransaction, begin_and_claim};
-pub use claim::{ClaimOptions, Claimed, claim, is_claimed, try_claim, try_claim_batch, try_record};
+pub use claim::{
+    ClaimOptions, Claimed, Claims, claim, is_claimed, try_claim, try_claim_batch, try_record,
+};
 pub use commit::commit;
 pub use destination::Destination;
 pub use effect::Effect;

@@ -4,6 +4,6 @@
 fn root_has_at_most_40_names() {
     idem_testkit::names::assert_few_names(
         include_str!("../src/lib.rs"),
-        &["Claim", "Executor", "admin", "send", "tokio_postgres"],
+        &["Claim", "Executor", "relay", "send", "tokio_postgres"],
     );
 }
