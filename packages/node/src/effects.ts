@@ -13,7 +13,7 @@ export interface Effect extends Properties {
   readonly payload: Payload;
   /** A UUID. By default it is derived from the message and the position of the effect. */
   readonly messageId?: string | undefined;
-  /** The earliest time of delivery. */
+  /** The earliest time of delivery. `new Date` reads a text without an offset in local time. */
   readonly deliverAfter?: Date | undefined;
 }
 

@@ -81,9 +81,9 @@ export function commitError(error: unknown): IdemError {
   );
 }
 
-/** Returns the text of an error as PostgreSQL can store it: without zero bytes. */
+/** Returns the text of an error as PostgreSQL can store it. */
 export function storable(text: string): string {
-  return text.replaceAll("\0", "");
+  return text.replaceAll("\0", "").replace(/\p{Surrogate}/gu, "\ufffd");
 }
 
 /** Without a SQLSTATE the connection failed, unless the error shows a fault in the program. */

@@ -51,8 +51,26 @@ test("payload without JSON is an error", async () => {
   assert.equal(sent.length, 0);
 });
 
-test("stored text of an error has no zero bytes", () => {
-  assert.equal(storable("a\0b"), "ab");
+test("text with half of a surrogate pair is an error", async () => {
+  const { executor, sent } = fake(true);
+  const half = "order-\ud83e";
+  const functions = idem(executor);
+  const effect = { topic: "t", payload: 1 };
+  for (const call of [
+    () => functions.tryClaim(half, "d"),
+    () => functions.tryClaim("m", half),
+    () => functions.send({ ...effect, key: half }),
+    () => functions.send({ ...effect, topic: half }),
+  ]) {
+    await assert.rejects(call, /half of a surrogate pair/);
+  }
+  assert.equal(sent.length, 0);
+  await functions.tryClaim("order-\u{1f980}", "d");
+  assert.equal(sent.length, 1);
+});
+
+test("stored text of an error has no zero bytes and no half characters", () => {
+  assert.equal(storable("a\0b \ud83e \u{1f980}"), "ab \ufffd \u{1f980}");
 });
 
 test("error of the connection has no SQLSTATE and is retryable", async () => {

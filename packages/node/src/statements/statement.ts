@@ -132,6 +132,11 @@ export class FunctionCall {
   }
 
   #add(type: string, value: Parameter, name = ""): this {
+    // UTF-8 has no half of a surrogate pair. All halves would become the same character, so two ids
+    // would be one.
+    if (typeof value === "string" && /\p{Surrogate}/u.test(value)) {
+      throw new RangeError(`${JSON.stringify(value)} has half of a surrogate pair`);
+    }
     this.#values.push(value);
     const parameter = `$${String(this.#values.length)}`;
     // postgres.js encodes a value for a parameter of type jsonb, and asks the server for the types.
