@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
 import pytest
 
 from idem_pg import (
+    Claimed,
     Dead,
     Duplicate,
     Effect,
@@ -43,6 +45,47 @@ def scalar(observer: psycopg.Connection, sql: str, *parameters: Any) -> Any:
 def held(acquired: Any) -> Held:
     assert isinstance(acquired, Held), acquired
     return acquired
+
+
+def test_time_without_a_time_zone_is_an_error(idem: Idem, destination: str) -> None:
+    naive = dt.datetime(2030, 1, 31, 12)
+    calls: list[Callable[[], object]] = [
+        lambda: idem.claim("m", destination, sent_at=naive),
+        lambda: idem.receive("m", destination, {}, deliver_after=naive),
+        lambda: idem.try_record("m", destination, Effect("t", {}, deliver_after=naive)),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match="has no time zone"):
+            call()
+    assert idem.receive("m", destination, {}, deliver_after=naive.replace(tzinfo=dt.timezone.utc))
+
+
+def test_settings_of_the_session_change_no_result(destination: str) -> None:
+    settings = "-c intervalstyle=iso_8601 -c datestyle=SQL,DMY -c timezone=Asia/Kolkata"
+    with psycopg.connect(options=settings, autocommit=True) as connection:
+        idem = Idem(connection)
+        lease = held(idem.acquire("m", destination, MINUTE))
+        other = idem.acquire("m", destination)
+        assert isinstance(other, InProgress)
+        assert isinstance(other.retry_after, dt.timedelta)
+        begun = idem.begin_call("m", destination, "charge", token=lease.token)
+        assert begun.state == "new"
+        assert idem.calls("m", destination)[0].begun_at <= dt.datetime.now(dt.timezone.utc)
+        pause = idem.release(lease, "failed")
+        assert isinstance(pause, dt.timedelta)
+        assert idem.receive("stored", destination, {})
+        (message,) = idem.next(destination)
+        age = dt.datetime.now(dt.timezone.utc) - message.received_at
+        assert dt.timedelta(0) <= age < MINUTE
+        with connection.transaction():
+            assert idem.claim("claimed", destination) == Claimed()
+            idem.record("claimed", destination, Effect("t", {}))
+        with connection.transaction():
+            again = idem.claim("claimed", destination)
+        assert isinstance(again, Duplicate)
+        assert again.handled_at is not None
+        (effect,) = idem.effects("claimed", destination)
+        assert (effect.deliver_after, effect.recorded_at) == (None, again.handled_at)
 
 
 def test_lease_is_completed_with_its_effects(idem: Idem, destination: str) -> None:

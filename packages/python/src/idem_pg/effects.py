@@ -93,10 +93,15 @@ def _members(effect: Effect) -> dict[str, Any]:
     return members
 
 
-def _time(value: datetime) -> str:
-    if value.tzinfo is None:
-        raise ValueError("deliver_after has no time zone")
-    return value.isoformat()
+def with_time_zone(name: str, value: datetime) -> datetime:
+    """Returns the time. The server would read a naive one in the time zone of its session."""
+    if value.utcoffset() is None:
+        raise ValueError(f"{name} has no time zone")
+    return value
+
+
+def _deliver_after(value: datetime) -> str:
+    return with_time_zone("deliver_after", value).isoformat()
 
 
 _OPTIONAL: dict[str, Callable[[Any], Any]] = {
@@ -105,6 +110,6 @@ _OPTIONAL: dict[str, Callable[[Any], Any]] = {
     "headers": object_of,
     "message_id": str,
     "content_type": str,
-    "deliver_after": _time,
+    "deliver_after": _deliver_after,
 }
 """How the optional members of an effect become JSON."""

@@ -49,7 +49,7 @@ class Functions:
         `fingerprint` has 1 to 64 bytes.
         """
         call = Call.of("idem_claim", message_id, destination).add("boolean", wait)
-        call.option("fingerprint", "bytea", fingerprint).option("sent_at", "timestamptz", sent_at)
+        call.option("fingerprint", "bytea", fingerprint).time_option("sent_at", sent_at)
         return await self.run(call.returning(results.CLAIM, results.claim_of))
 
     async def try_claim(self, message_id: MessageId, destination: str) -> bool:
@@ -127,7 +127,9 @@ class Functions:
         Without an error the attempt does not count.
         """
         call = Call.of_lease("idem_release", held).option("error", "text", error)
-        return await self.run(call.option("final", "boolean", final).scalar())
+        call.option("final", "boolean", final)
+        pause = results.microseconds("idem_release")
+        return await self.run(call.returning(pause, results.duration_of))
 
     async def bury(
         self,
@@ -160,12 +162,12 @@ class Functions:
     ) -> bool:
         """Stores a message. The payload is JSON or bytes. False if it is known already.
 
-        Acknowledge the message after the commit.
+        `deliver_after` has a time zone. Acknowledge the message after the commit.
         """
         function = "idem_receive_bytes" if is_bytes(payload) else "idem_receive"
         call = Call.of(function, message_id, destination).payload(payload)
         call.content(headers, key, type, content_type)
-        return await self.run(call.option("deliver_after", "timestamptz", deliver_after).scalar())
+        return await self.run(call.time_option("deliver_after", deliver_after).scalar())
 
     async def next(
         self,

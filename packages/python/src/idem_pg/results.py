@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from .effects import RecordedEffect
@@ -16,16 +16,43 @@ from .messages import ReceivedMessage
 from .outcomes import Dead, Duplicate, InProgress, Outcome, outcome_of
 from .statements import Rows
 
-CLAIM = "CAST(outcome AS text), handled_at"
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+def microseconds(expression: str) -> str:
+    """Returns the SQL for a time or an interval as a number.
+
+    A driver reads their texts, which depend on DateStyle, IntervalStyle and the time zone.
+    """
+    return f"CAST(EXTRACT(EPOCH FROM {expression}) * 1000000 AS bigint)"
+
+
+def _duration(number: int | None) -> timedelta | None:
+    return None if number is None else timedelta(microseconds=number)
+
+
+def _time(number: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=number)
+
+
+def _optional_time(number: int | None) -> datetime | None:
+    return None if number is None else _time(number)
+
+
+def duration_of(rows: Rows) -> timedelta | None:
+    return _duration(rows[0][0])
+
+
+CLAIM = f"CAST(outcome AS text), {microseconds('handled_at')}"
 
 
 def claim_of(rows: Rows) -> Outcome:
-    return outcome_of(rows[0][0], rows[0][1])
+    return outcome_of(rows[0][0], _optional_time(rows[0][1]))
 
 
 EFFECTS = (
     "message_id, ordinal, topic, key, type, payload, content_type, CAST(headers AS text), "
-    "traceparent, deliver_after, recorded_at"
+    f"traceparent, {microseconds('deliver_after')}, {microseconds('recorded_at')}"
 )
 
 
@@ -41,14 +68,14 @@ def effects_of(rows: Rows) -> list[RecordedEffect]:
             content_type=row[6],
             headers=_json(row[7]),
             traceparent=row[8],
-            deliver_after=row[9],
-            recorded_at=row[10],
+            deliver_after=_optional_time(row[9]),
+            recorded_at=_time(row[10]),
         )
         for row in rows
     ]
 
 
-LEASE = "CAST(outcome AS text), token, attempt, retry_after, last_error"
+LEASE = f"CAST(outcome AS text), token, attempt, {microseconds('retry_after')}, last_error"
 
 
 def lease_of(
@@ -62,7 +89,7 @@ def lease_of(
             case "duplicate":
                 return Duplicate()
             case "in_progress":
-                return InProgress(retry_after)
+                return InProgress(_duration(retry_after))
             case "dead":
                 return Dead()
         held = Held(message_id, destination, token, attempt, last_error, lease, asked_at)
@@ -78,7 +105,7 @@ def lease_of(
 
 MESSAGES = (
     "token, seq, id, key, type, payload, content_type, CAST(headers AS text), traceparent, "
-    "attempt, received_at, last_error, lease_expired"
+    f"attempt, {microseconds('received_at')}, last_error, lease_expired"
 )
 
 
@@ -95,7 +122,7 @@ def messages_of(destination: str, lease: timedelta) -> Callable[[Rows], list[Rec
             content_type=row[6],
             headers=_json(row[7]),
             traceparent=row[8],
-            received_at=row[10],
+            received_at=_time(row[10]),
             lease_expired=row[12],
         )
 
@@ -104,21 +131,26 @@ def messages_of(destination: str, lease: timedelta) -> Callable[[Rows], list[Rec
 
 BEGUN = (
     "CAST(state AS text), CAST(idempotency_key AS text), CAST(response AS text), attempt, "
-    "begun_at, error"
+    f"{microseconds('begun_at')}, error"
 )
 
 
 def begun_of(rows: Rows) -> Begun:
     state, key, response, attempt, begun_at, error = rows[0]
-    return Begun(state, key, _json(response), attempt, begun_at, error)
+    return Begun(state, key, _json(response), attempt, _optional_time(begun_at), error)
 
 
-CALLS = "step, CAST(state AS text), attempt, begun_at, ended_at, CAST(response AS text), error"
+CALLS = (
+    f"step, CAST(state AS text), attempt, {microseconds('begun_at')}, "
+    f"{microseconds('ended_at')}, CAST(response AS text), error"
+)
 
 
 def calls_of(rows: Rows) -> list[ExternalCall]:
     return [
-        ExternalCall(step, state, attempt, begun_at, ended_at, _json(response), error)
+        ExternalCall(
+            step, state, attempt, _time(begun_at), _optional_time(ended_at), _json(response), error
+        )
         for step, state, attempt, begun_at, ended_at, response, error in rows
     ]
 

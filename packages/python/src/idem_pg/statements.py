@@ -9,10 +9,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
-from .effects import is_bytes, json_text, object_of
+from .effects import is_bytes, json_text, object_of, with_time_zone
 from .ids import MessageId, id_text
 from .leases import Held
 
@@ -69,6 +70,9 @@ class Call:
             self._types.append((name, sql_type))
             self._parameters.append(value)
         return self
+
+    def time_option(self, name: str, value: datetime | None) -> Call:
+        return self.option(name, "timestamptz", value and with_time_zone(name, value))
 
     def json_option(self, name: str, value: Any) -> Call:
         return self.option(name, "jsonb", None if value is None else json_text(value))
