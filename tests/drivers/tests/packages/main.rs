@@ -9,6 +9,7 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 use idem_brokers::RabbitMq;
+use idem_testkit::Database;
 
 /// Runs a command. Fails with its output if it fails.
 fn run(command: &mut Command) -> Result<()> {
@@ -21,6 +22,23 @@ fn run(command: &mut Command) -> Result<()> {
         String::from_utf8_lossy(&output.stderr)
     );
     Ok(())
+}
+
+/// Creates a database with settings that change the texts of times and intervals. A package must not
+/// read these texts.
+async fn with_other_settings(name: &str) -> Result<Database> {
+    let db = Database::with_idem(name).await?;
+    let session = db.connect().await?;
+    for setting in [
+        "intervalstyle = 'iso_8601'",
+        "datestyle = 'SQL, DMY'",
+        "timezone = 'Asia/Kolkata'",
+    ] {
+        session
+            .run(&format!("ALTER DATABASE {} SET {setting}", db.name()))
+            .await?;
+    }
+    Ok(db)
 }
 
 /// Returns the environment in which `rabbitmqctl` finds this server. The folder with the cookie is

@@ -9,7 +9,7 @@ use idem_drivers::install;
 use idem_testkit::Database;
 use rdkafka::mocking::MockCluster;
 
-use crate::{environment_of_control, run};
+use crate::{environment_of_control, run, with_other_settings};
 
 fn on(db: &Database, mut command: Command) -> Command {
     db.cluster().set_server_of(&mut command);
@@ -35,11 +35,12 @@ async fn tests_with_the_large_orms_of_node_pass() -> Result<()> {
     run(on(&db, install::node_package_orms()?).arg("scripts/test-orms.mjs"))
 }
 
-/// The tests of the package with the oldest versions of Node.js that it supports.
+/// The tests of the package with the oldest versions of Node.js that it supports, and with settings
+/// that change the texts of times and intervals.
 #[tokio::test]
 #[ignore = "runs with: cargo xtask test packages"]
 async fn tests_of_the_node_package_pass_with_old_versions() -> Result<()> {
-    let db = Database::with_idem("packages_node_versions").await?;
+    let db = with_other_settings("packages_node_versions").await?;
     let mut node = on(&db, install::node_package_versions()?);
     node.env("IDEM_CASES", workspace_root().join("tests/spec/cases"));
     run(node.arg("scripts/test-versions.mjs"))

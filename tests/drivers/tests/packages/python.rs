@@ -9,7 +9,7 @@ use idem_cluster::workspace_root;
 use idem_drivers::install;
 use idem_testkit::Database;
 
-use crate::{environment_of_control, run};
+use crate::{environment_of_control, run, with_other_settings};
 
 /// Returns the command that runs a module of Python in the folder of the package.
 fn module(name: &str) -> Result<Command> {
@@ -28,6 +28,15 @@ fn on(db: &Database, mut command: Command) -> Command {
 #[tokio::test]
 async fn tests_of_the_python_package_pass() -> Result<()> {
     let db = Database::with_idem("packages_python").await?;
+    let mut pytest = on(&db, module("pytest")?);
+    run(pytest.args(["--quiet", "--color=no"]))
+}
+
+/// The same tests with settings that change the texts of times and intervals.
+#[tokio::test]
+#[ignore = "runs with: cargo xtask test packages"]
+async fn tests_of_the_python_package_pass_with_other_settings() -> Result<()> {
+    let db = with_other_settings("packages_python_settings").await?;
     let mut pytest = on(&db, module("pytest")?);
     run(pytest.args(["--quiet", "--color=no"]))
 }
