@@ -148,7 +148,7 @@ def test_renewal_survives_a_server_that_is_not_available(
             async with opened.acquire() as connection, connection.transaction():
                 yield connection
 
-        expiries: list[dt.datetime] = []
+        expiries: list[float] = []
         async with await leased(source, destination, dt.timedelta(seconds=3)) as lease:
             expiries.append(expiry_of(observer, destination))
             while expiry_of(observer, destination) == expiries[0]:

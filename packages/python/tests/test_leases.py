@@ -84,12 +84,13 @@ def test_end_of_the_block_completes_the_message(
     assert lease(source, "m", destination) == Duplicate()
 
 
-def expiry_of(observer: psycopg.Connection, destination: str) -> dt.datetime:
-    sql = "SELECT until FROM idem.leases WHERE destination = %s"
+def expiry_of(observer: psycopg.Connection, destination: str) -> float:
+    """Returns the end of the lease, in seconds."""
+    sql = "SELECT CAST(EXTRACT(EPOCH FROM until) AS float8) FROM idem.leases WHERE destination = %s"
     row = observer.execute(sql, [destination]).fetchone()
     assert row is not None, "the lease has expired"
     found = row[0]
-    assert isinstance(found, dt.datetime)
+    assert isinstance(found, float)
     return found
 
 
@@ -209,7 +210,7 @@ def test_renewal_survives_lost_connections(destination: str, observer: psycopg.C
             observer.execute("SELECT pg_terminate_backend(%s, 60000)", [lost[-1]])
         return connection
 
-    expiries: list[dt.datetime] = []
+    expiries: list[float] = []
     with leased(source, destination, dt.timedelta(seconds=3)) as work:
         expiries.append(expiry_of(observer, destination))
         until("the lease is renewed", lambda: expiry_of(observer, destination) > expiries[0])

@@ -214,6 +214,17 @@ class Server(socketserver.ThreadingMixIn, WSGIServer):
     daemon_threads = True
     address_family = socket.AF_INET
 
+    def process_request_thread(self, *request: Any) -> None:
+        """Closes the connections of the thread.
+
+        wsgiref does not close the response to a client that has disconnected, and only the end of
+        a response closes them.
+        """
+        try:
+            super().process_request_thread(*request)
+        finally:
+            connections.close_all()
+
 
 class QuietHandler(WSGIRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
