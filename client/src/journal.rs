@@ -159,7 +159,7 @@ pub async fn finish_call(
                 id.parameter(),
                 destination.parameter(),
                 (&step, Type::TEXT),
-                (&response, Type::JSONB),
+                (&response, Type::JSON),
             ],
         )
         .instrument(span::of_message("finish_call", id, destination))

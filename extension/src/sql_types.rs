@@ -12,19 +12,11 @@ use std::ffi::CStr;
 
 /// A `jsonb` argument as text. Its values are passed on as text and not converted, so numbers keep
 /// their digits. The text is in PostgreSQL's memory and lives until the function returns.
-pub struct JsonText {
-    text: &'static str,
-    datum: pg_sys::Datum,
-}
+pub struct JsonText(&'static str);
 
 impl JsonText {
     pub fn as_str(&self) -> &str {
-        self.text
-    }
-
-    /// Returns the `jsonb` itself.
-    pub fn datum(&self) -> pg_sys::Datum {
-        self.datum
+        self.0
     }
 }
 
@@ -54,8 +46,7 @@ impl FromDatum for JsonText {
         let text: Option<&CStr> =
             unsafe { pgrx::direct_function_call(pg_sys::jsonb_out, &[Some(datum)]) };
         // The database is UTF-8: the install script requires it.
-        let text = text?.to_str().ok()?;
-        Some(JsonText { text, datum })
+        Some(JsonText(text?.to_str().ok()?))
     }
 }
 
@@ -65,10 +56,7 @@ unsafe impl<'fcx> ArgAbi<'fcx> for JsonText {
         // SAFETY: pgrx calls this only for a jsonb that is not NULL; it handles NULL in
         // `Option<JsonText>`. The text is UTF-8, so the fallback is not reached. An empty text is
         // not JSON, so it cannot be taken for a value.
-        unsafe { arg.unbox_arg_using_from_datum() }.unwrap_or(JsonText {
-            text: "",
-            datum: pg_sys::Datum::from(0),
-        })
+        unsafe { arg.unbox_arg_using_from_datum() }.unwrap_or(JsonText(""))
     }
 }
 

@@ -2,7 +2,7 @@
 
 CREATE FUNCTION idem_begin_call(
     id text, destination text, step text, request jsonb DEFAULT NULL, token bigint DEFAULT NULL,
-    OUT state idem_call_state, OUT idempotency_key text, OUT response jsonb, OUT attempt integer,
+    OUT state idem_call_state, OUT idempotency_key text, OUT response json, OUT attempt integer,
     OUT begun_at timestamptz, OUT error text
 )
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_begin_call_text_wrapper';
@@ -19,7 +19,7 @@ COMMENT ON FUNCTION idem_begin_call(text, text, text, jsonb, bigint) IS
 
 CREATE FUNCTION idem_begin_call(
     id uuid, destination text, step text, request jsonb DEFAULT NULL, token bigint DEFAULT NULL,
-    OUT state idem_call_state, OUT idempotency_key text, OUT response jsonb, OUT attempt integer,
+    OUT state idem_call_state, OUT idempotency_key text, OUT response json, OUT attempt integer,
     OUT begun_at timestamptz, OUT error text
 )
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_begin_call_uuid_wrapper';
@@ -35,24 +35,24 @@ COMMENT ON FUNCTION idem_begin_call(uuid, text, text, jsonb, bigint) IS
     'does not hold the lease).';
 
 CREATE FUNCTION idem_finish_call(
-    id text, destination text, step text, response jsonb DEFAULT NULL
+    id text, destination text, step text, response json DEFAULT NULL
 ) RETURNS void
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_finish_call_text_wrapper';
-COMMENT ON FUNCTION idem_finish_call(text, text, text, jsonb) IS
+COMMENT ON FUNCTION idem_finish_call(text, text, text, json) IS
     'Records the response of an external call that was begun. Every later attempt gets this '
-    'response. Recording the same response again changes nothing. Errors: 22004 (null argument), '
-    '22023 (invalid argument), 25006 (standby or read-only transaction), 54000 (larger than '
-    'idem.max_payload), 55000 (not begun, or ended with another result).';
+    'response, byte for byte. Recording the same response again changes nothing. Errors: 22004 '
+    '(null argument), 22023 (invalid argument), 25006 (standby or read-only transaction), 54000 '
+    '(larger than idem.max_payload), 55000 (not begun, or ended with another result).';
 
 CREATE FUNCTION idem_finish_call(
-    id uuid, destination text, step text, response jsonb DEFAULT NULL
+    id uuid, destination text, step text, response json DEFAULT NULL
 ) RETURNS void
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_finish_call_uuid_wrapper';
-COMMENT ON FUNCTION idem_finish_call(uuid, text, text, jsonb) IS
+COMMENT ON FUNCTION idem_finish_call(uuid, text, text, json) IS
     'Records the response of an external call that was begun. Every later attempt gets this '
-    'response. Recording the same response again changes nothing. Errors: 22004 (null argument), '
-    '22023 (invalid argument), 25006 (standby or read-only transaction), 54000 (larger than '
-    'idem.max_payload), 55000 (not begun, or ended with another result).';
+    'response, byte for byte. Recording the same response again changes nothing. Errors: 22004 '
+    '(null argument), 22023 (invalid argument), 25006 (standby or read-only transaction), 54000 '
+    '(larger than idem.max_payload), 55000 (not begun, or ended with another result).';
 
 CREATE FUNCTION idem_fail_call(
     id text, destination text, step text, error text, retryable boolean DEFAULT true
@@ -80,7 +80,7 @@ CREATE FUNCTION idem_calls(
     id text, destination text
 ) RETURNS TABLE (
     step text, state idem_call_state, attempt integer, begun_at timestamptz, ended_at timestamptz,
-    response jsonb, error text
+    response json, error text
 )
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_calls_text_wrapper';
 COMMENT ON FUNCTION idem_calls(text, text) IS
@@ -92,7 +92,7 @@ CREATE FUNCTION idem_calls(
     id uuid, destination text
 ) RETURNS TABLE (
     step text, state idem_call_state, attempt integer, begun_at timestamptz, ended_at timestamptz,
-    response jsonb, error text
+    response json, error text
 )
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_calls_uuid_wrapper';
 COMMENT ON FUNCTION idem_calls(uuid, text) IS

@@ -18,7 +18,7 @@ BEGIN
                     kind        int2        NOT NULL,
                     step        text COLLATE pg_catalog."C" NOT NULL,
                     digest      bytea,
-                    body        jsonb,
+                    body        text,
                     CONSTRAINT call_%1$s_%2$s_pkey PRIMARY KEY (key, destination, step, event)
                 ) WITH (autovacuum_vacuum_insert_threshold = -1);
                 COMMENT ON TABLE  idem.call_%1$s_%2$s IS
@@ -33,7 +33,7 @@ BEGIN
                     'SHA-256 of the request of the first attempt. Each event has it, because the '
                     'event that began the call may be forgotten first.';
                 COMMENT ON COLUMN idem.call_%1$s_%2$s.body IS
-                    'The response, or the error as a JSON string.';
+                    'The response as JSON, byte for byte, or the error.';
                 $ddl$, ring, slice);
             PERFORM pg_catalog.pg_extension_config_dump(
                 pg_catalog.format('idem.call_%s_%s', ring, slice)::pg_catalog.regclass, '');

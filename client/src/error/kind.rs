@@ -102,7 +102,8 @@ fn kind_of(state: &SqlState) -> ErrorKind {
     match state.code() {
         "40001" | "40P01" | "55P03" => ErrorKind::Conflict,
         // 22021 and 22P05 mean a zero byte in a text or in JSON, which the server cannot store.
-        "22004" | "22023" | "22021" | "22P05" => ErrorKind::Invalid,
+        // 54000 means a value above a limit of the server, such as `idem.max_payload`.
+        "22004" | "22023" | "22021" | "22P05" | "54000" => ErrorKind::Invalid,
         "25006" => ErrorKind::ReadOnly,
         "55000" => ErrorKind::NotClaimed,
         "42704" => ErrorKind::NotFound,
@@ -166,6 +167,7 @@ mod tests {
             ("22023", ErrorKind::Invalid),
             ("22021", ErrorKind::Invalid),
             ("22P05", ErrorKind::Invalid),
+            ("54000", ErrorKind::Invalid),
             ("25006", ErrorKind::ReadOnly),
             ("55000", ErrorKind::NotClaimed),
             ("42704", ErrorKind::NotFound),

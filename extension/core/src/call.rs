@@ -88,18 +88,6 @@ impl Attempts {
     }
 }
 
-/// Encodes an error as a JSON string. The journal stores it in the column of the responses.
-#[must_use]
-pub fn error_to_json(error: &str) -> String {
-    serde_json::Value::from(error).to_string()
-}
-
-/// Decodes a result of [`error_to_json`]. Returns a text that is not a JSON string unchanged.
-#[must_use]
-pub fn error_from_json(json: &str) -> String {
-    serde_json::from_str(json).unwrap_or_else(|_| json.to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::CallEvent::*;
@@ -172,11 +160,6 @@ mod tests {
     }
 
     proptest! {
-        #[test]
-        fn error_survives_round_trip(error in ".{0,40}") {
-            prop_assert_eq!(error_from_json(&error_to_json(&error)), error);
-        }
-
         /// The state is `New` exactly when as many attempts were taken back as were begun.
         #[test]
         fn state_is_new_when_all_attempts_were_taken_back(

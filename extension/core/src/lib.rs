@@ -15,7 +15,7 @@ mod json;
 pub mod limits;
 pub mod memory;
 
-pub use call::{Attempts, CallEvent, CallState, error_from_json, error_to_json};
+pub use call::{Attempts, CallEvent, CallState};
 pub use effect::{EffectSpec, PayloadSpec, parse_effects};
 pub use effect::{JSON, OCTETS, traceparent};
 pub use error::{Invalid, Rejected, check_len};

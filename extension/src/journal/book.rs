@@ -3,7 +3,6 @@
 use crate::identity::Identity;
 use crate::pg::{Found, FoundIn, Inserter, Lookup, condition, look_again, scan_in};
 use crate::slices::Slices;
-use crate::sql_types::JsonText;
 use idem_core::{Attempts, CallEvent};
 use pgrx::pg_sys;
 use pgrx::pg_sys::Datum;
@@ -26,8 +25,8 @@ pub struct CallEntry {
     pub event: CallEvent,
     pub at: pg_sys::TimestampTz,
     digest: Option<Vec<u8>>,
-    /// The response or the error: a `jsonb`, in the memory context of the caller.
-    pub body: Option<Datum>,
+    /// The response or the error, in PostgreSQL's memory until the function returns.
+    pub body: Option<&'static str>,
 }
 
 impl CallEntry {
@@ -43,15 +42,10 @@ impl CallEntry {
                 event: CallEvent::from_number(column(column::KIND)?.value() as i16)?,
                 at: column(column::AT)?.value() as i64,
                 digest: column(column::DIGEST).and_then(|d| Vec::<u8>::from_datum(d, false)),
-                body: column(column::BODY),
+                body: column(column::BODY).and_then(|d| <&str>::from_datum(d, false)),
             };
             Some((String::from_datum(column(column::STEP)?, false)?, line))
         }
-    }
-
-    pub fn body_text(&self) -> Option<JsonText> {
-        // SAFETY: the body is a jsonb.
-        unsafe { self.body.and_then(|body| JsonText::from_datum(body, false)) }
     }
 }
 
@@ -89,6 +83,12 @@ impl CallHistory {
 
     pub fn last(&self) -> Option<&CallEntry> {
         self.lines.values().next_back()
+    }
+
+    /// Returns what the last event stores, if `is_wanted`. A caller wants the response of a finished
+    /// call or the error of a failed attempt: any other event stores nothing.
+    pub fn body_if(&self, is_wanted: bool) -> Option<&'static str> {
+        self.last().filter(|_| is_wanted)?.body
     }
 
     /// Returns the digest of the request of the first attempt; `Some(None)` if that attempt had no
@@ -191,7 +191,7 @@ impl<'a> CallJournal<'a> {
         event: CallEvent,
         at: pg_sys::TimestampTz,
         digest: Option<&[u8]>,
-        body: Option<Datum>,
+        body: Option<&str>,
     ) -> bool {
         let number = page.next_number();
         let row = [
@@ -202,7 +202,7 @@ impl<'a> CallJournal<'a> {
             (event as i16).into_datum(),
             self.step.into_datum(),
             digest.into_datum(),
-            body,
+            body.into_datum(),
         ];
         for n in 0..self.written.len() {
             if !self.written[n].1.insert(&row) {

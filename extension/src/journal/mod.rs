@@ -18,16 +18,12 @@ use crate::pending::ensure_leased;
 use crate::pg::{clock, look_again};
 use crate::ring::{self, Entered};
 use crate::slices::Slices;
-use crate::sql_types::{JsonText, jsonb_datum};
 pub use book::CallHistory;
 pub use forget::forget;
 pub use inspect::calls_of;
 
 use book::CallJournal;
-use idem_core::{
-    CallEvent, CallState, MessageId, call_key, check_len, error_from_json, error_to_json, limits,
-    request_digest,
-};
+use idem_core::{CallEvent, CallState, MessageId, call_key, check_len, limits, request_digest};
 use pgrx::pg_sys;
 use uuid::Uuid;
 
@@ -50,14 +46,14 @@ impl Call<'_> {
 pub struct Begun {
     pub state: CallState,
     pub idempotency_key: Uuid,
-    /// The recorded response of a call that is done: a `jsonb`.
-    pub response: Option<pg_sys::Datum>,
+    /// The recorded response of a call that is done: a `json`.
+    pub response: Option<&'static str>,
     /// The number of attempts, including this one.
     pub attempt: i32,
     /// The start time of the first attempt that may have had its effect.
     pub begun_at: pg_sys::TimestampTz,
     /// The error of a call that failed permanently.
-    pub error: Option<String>,
+    pub error: Option<&'static str>,
 }
 
 /// Begins an attempt. Writes nothing if the call has already ended. Waits for transactions that are
@@ -100,13 +96,10 @@ pub fn begin(call: Call, request: Option<&str>, token: Option<i64>) -> Result<Be
     Ok(Begun {
         state,
         idempotency_key,
-        response: page
-            .last()
-            .filter(|_| state == CallState::Done)
-            .and_then(|last| last.body),
         attempt: page.attempts.made(),
         begun_at: page.attempts.begun_at().unwrap_or_else(clock),
-        error: error(&page, state == CallState::Failed),
+        response: page.body_if(state == CallState::Done),
+        error: page.body_if(state == CallState::Failed),
     })
 }
 
@@ -119,9 +112,8 @@ fn ensure_holder(call: &Call, rings: &Entered, token: i64) -> Result<()> {
 }
 
 /// Records the response of an attempt. Does nothing if the same response is already the last event.
-pub fn finish(call: Call, response: Option<&JsonText>) -> Result<()> {
-    let body = response.map(|json| (json.as_str(), json.datum()));
-    record_end(call, CallEvent::Finished, body)
+pub fn finish(call: Call, response: Option<&str>) -> Result<()> {
+    record_end(call, CallEvent::Finished, response)
 }
 
 /// Records that an attempt had no effect (`retryable`), or that the external system rejected the
@@ -132,13 +124,11 @@ pub fn fail(call: Call, error: &str, retryable: bool) -> Result<()> {
     } else {
         CallEvent::Refused
     };
-    let json = error_to_json(error);
-    let body = jsonb_datum(&json)?.map(|datum| (json.as_str(), datum));
-    record_end(call, event, body)
+    record_end(call, event, Some(error))
 }
 
-/// Records the end of an attempt. `body` is a `jsonb`, with its text.
-fn record_end(call: Call, event: CallEvent, body: Option<(&str, pg_sys::Datum)>) -> Result<()> {
+/// Records the end of an attempt. `body` is the response or the error.
+fn record_end(call: Call, event: CallEvent, body: Option<&str>) -> Result<()> {
     call.check()?;
     let rings = ring::enter()?;
     let not_begun = || Error::CallNotBegun {
@@ -150,17 +140,16 @@ fn record_end(call: Call, event: CallEvent, body: Option<(&str, pg_sys::Datum)>)
     look_again(|| {
         let page = book.read();
         // A caller that does not know whether its commit succeeded may record the same event again.
-        if page.last().is_some_and(|last| {
-            last.event == event
-                && last.body_text().as_ref().map(JsonText::as_str) == body.map(|(text, _)| text)
-        }) {
+        if page
+            .last()
+            .is_some_and(|last| last.event == event && last.body == body)
+        {
             return Some(Ok(()));
         }
         let ended = match page.attempts.state() {
             CallState::New => return Some(Err(not_begun())),
             CallState::Unknown => {
                 let digest = page.first_digest().flatten();
-                let body = body.map(|(_, datum)| datum);
                 return book
                     .add(&page, event, clock(), digest, body)
                     .then_some(Ok(()));
@@ -173,11 +162,4 @@ fn record_end(call: Call, event: CallEvent, body: Option<(&str, pg_sys::Datum)>)
             how: ended,
         }))
     })
-}
-
-/// Returns the error that the last event stores, if `asked_for`. A caller sets `asked_for` only if
-/// the last event is the end of a failed attempt: any other event stores a response or nothing.
-pub fn error(page: &CallHistory, asked_for: bool) -> Option<String> {
-    let last = page.last().filter(|_| asked_for)?;
-    last.body_text().map(|body| error_from_json(body.as_str()))
 }

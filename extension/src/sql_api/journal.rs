@@ -3,7 +3,7 @@
 use super::Report;
 use super::expanded::ensure_called_once;
 use crate::errors::{Result, given};
-use crate::journal::{Call, CallHistory, begin, calls_of, error, fail, finish};
+use crate::journal::{Call, CallHistory, begin, calls_of, fail, finish};
 use crate::pg::{ensure_writable, return_rows};
 use crate::settings::check_payload;
 use crate::sql_types::{CompositeDatum, JsonText, enum_datum, result_row};
@@ -30,7 +30,7 @@ overloads! {
             label(begun.state),
             &[
                 begun.idempotency_key.to_string().into_datum(),
-                begun.response,
+                begun.response.into_datum(),
                 begun.attempt.into_datum(),
                 begun.begun_at.into_datum(),
                 begun.error.into_datum(),
@@ -66,12 +66,12 @@ overloads! {
         id,
         destination: Option<&str>,
         step: Option<&str>,
-        response: Option<JsonText>
+        response: Option<&str>
     ) -> Report<()> {
         let call = call(id, destination, step)?;
-        check_payload(response.as_ref().map_or(0, |json| json.as_str().len()))?;
+        check_payload(response.map_or(0, str::len))?;
         ensure_writable(c"idem_finish_call()");
-        Ok(finish(call, response.as_ref())?)
+        Ok(finish(call, response)?)
     }
 }
 
@@ -125,9 +125,11 @@ fn call_row(
         history.attempts.made().into_datum(),
         history.attempts.begun_at().into_datum(),
         ended.map(|last| last.at).into_datum(),
-        ended
-            .filter(|_| state == CallState::Done)
-            .and_then(|last| last.body),
-        error(history, ended.is_some() && state != CallState::Done).into_datum(),
+        history
+            .body_if(ended.is_some() && state == CallState::Done)
+            .into_datum(),
+        history
+            .body_if(ended.is_some() && state != CallState::Done)
+            .into_datum(),
     ])
 }

@@ -77,7 +77,7 @@ export class Journal {
 
   /** Records the response of a call. */
   async finishCall(step: Step, response?: unknown): Promise<void> {
-    const call = ofStep("idem_finish_call", step).option("response", "json", response);
+    const call = ofStep("idem_finish_call", step).option("response", "response", response);
     await this.#run(call.value(nothing));
   }
 

@@ -4,7 +4,7 @@ use std::future::Future;
 
 use deadpool_postgres::Pool;
 use idem_client::{
-    Destination, MessageId,
+    Destination, ErrorKind, MessageId,
     journal::{Begun, CallState},
     lease::Held,
 };
@@ -58,6 +58,9 @@ impl Calls {
     /// - `step`: the name of the call, 1 to 255 bytes.
     /// - `request`: the content of the call. It must be the same at every attempt; otherwise this
     ///   function fails with [`CallFailed::Journal`] (SQLSTATE 23000).
+    /// - `T`: the result, which is stored as JSON. A result that cannot be stored, or that JSON
+    ///   changes so that it cannot be read, is recorded as [`CallFailed::Refused`], because the call
+    ///   was made and must not be repeated.
     /// - `ask`: makes the call. After an error of `ask` it is not known whether the call had an
     ///   effect, unless the error is a [`CallError`] with more information.
     pub async fn once<T, F, Fut, E>(
@@ -160,10 +163,26 @@ impl Calls {
         }
     }
 
-    /// Records the response. Returns it for the handler.
-    async fn finish<T: Serialize>(&self, step: &str, response: T) -> Result<T, CallFailed> {
-        match self.record_response(step, &response).await {
-            Ok(()) => Ok(response),
+    /// Records the response. Returns it as later attempts read it.
+    async fn finish<T>(&self, step: &str, response: T) -> Result<T, CallFailed>
+    where
+        T: Serialize + DeserializeOwned,
+    {
+        let recorded = async {
+            let body = serde_json::to_value(response).map_err(idem_client::Error::Encode)?;
+            let read = read(Some(body.clone()))?;
+            self.record_response(step, &body).await.map(|()| read)
+        };
+        match recorded.await {
+            Ok(response) => Ok(response),
+            // The call was made, and no attempt could record this response.
+            Err(error) if error.kind() == ErrorKind::Invalid => {
+                let text = format!(
+                    "the call was made, and its result cannot be stored: {}",
+                    causes(&error)
+                );
+                Err(self.fail(step, CallError::refused(text)).await)
+            }
             Err(error) => Err(journal(step, error)),
         }
     }

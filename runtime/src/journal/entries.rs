@@ -17,6 +17,7 @@ use idem_client::{
     journal::{Begun, CallState, begin_call, fail_call, finish_call},
 };
 use serde::Serialize;
+use serde_json::Value;
 use tokio_postgres::Client;
 
 use super::Calls;
@@ -73,14 +74,9 @@ impl Calls {
     }
 
     /// Records the response of an attempt, also after the lease is lost: the call was made.
-    pub(super) async fn record_response(
-        &self,
-        step: &str,
-        response: &impl Serialize,
-    ) -> Result<(), Error> {
-        let body = serde_json::to_value(response).map_err(idem_client::Error::Encode)?;
+    pub(super) async fn record_response(&self, step: &str, response: &Value) -> Result<(), Error> {
         in_retried_transaction(&self.pool, Retry::default(), async |client| {
-            finish_call(&**client, &self.id, &self.destination, step, Some(&body)).await
+            finish_call(&**client, &self.id, &self.destination, step, Some(response)).await
         })
         .await
     }

@@ -58,13 +58,14 @@ impl fmt::Debug for CallError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallFailed {
-    /// The external system rejected the call permanently, in this attempt or an earlier one. As the
-    /// error of a handler it is [terminal](crate::HandlerError::terminal).
-    #[error("the external system rejected step {step:?}: {error}")]
+    /// The call is never made again: the external system rejected it permanently, in this attempt or
+    /// an earlier one, or its result cannot be stored. As the error of a handler it is
+    /// [terminal](crate::HandlerError::terminal).
+    #[error("step {step:?} failed permanently: {error}")]
     Refused {
         /// The name of the step.
         step: String,
-        /// The error of the external system.
+        /// The error of the external system, or why the result cannot be stored.
         error: String,
     },
     /// The call failed and certainly had no effect.

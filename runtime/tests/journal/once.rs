@@ -188,6 +188,60 @@ async fn rejected_call_fails_permanently() {
     assert!(HandlerError::from(again).is_terminal());
 }
 
+/// Makes a call with this result twice. Each time the call must fail with this reason, and it must
+/// be made once.
+async fn assert_not_storable<T>(fixture: &Fixture, result: T, why: &str)
+where
+    T: Clone + serde::Serialize + serde::de::DeserializeOwned + std::fmt::Debug,
+{
+    let message = message();
+    let made = AtomicUsize::new(0);
+    for _ in 0..2 {
+        let failed = journal(fixture, &message)
+            .once("charge", &5, async |_| {
+                made.fetch_add(1, Ordering::SeqCst);
+                Ok::<_, CallError>(result.clone())
+            })
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(&failed, CallFailed::Refused { error, .. } if error.contains(why)),
+            "{failed:?}"
+        );
+    }
+    assert_eq!(made.into_inner(), 1);
+    assert_eq!(
+        state(fixture, &message, "charge").await,
+        Some(CallState::Failed)
+    );
+}
+
+#[tokio::test]
+async fn call_whose_result_cannot_be_stored_is_not_repeated() {
+    let fixture = Fixture::new().await;
+    // JSON has no NaN: it becomes null, which is no number.
+    assert_not_storable(&fixture, f64::NAN, "expected f64").await;
+    let no_text = std::collections::HashMap::from([(vec![1_u8], 1)]);
+    assert_not_storable(&fixture, no_text, "key must be a string").await;
+    assert_not_storable(&fixture, "x".repeat(64 << 20), "idem.max_payload").await;
+}
+
+#[tokio::test]
+async fn result_with_a_zero_byte_is_recorded() {
+    let fixture = Fixture::new().await;
+    let (message, asked) = (message(), AtomicUsize::new(0));
+    for _ in 0..2 {
+        let result = journal(&fixture, &message)
+            .once("charge", &5, async |_| {
+                asked.fetch_add(1, Ordering::SeqCst);
+                Ok::<_, CallError>("a\0b".to_owned())
+            })
+            .await;
+        assert_eq!(result.unwrap(), "a\0b");
+    }
+    assert_eq!(asked.into_inner(), 1);
+}
+
 #[tokio::test]
 async fn call_without_effect_is_repeated_as_new() {
     let fixture = Fixture::new().await;

@@ -59,7 +59,7 @@ const STATEMENTS: &[&str] = &[
     "SELECT idem_receive_bytes('m', 'orders', bytes) FROM large",
     "SELECT idem_receive('m', 'orders', '1'::jsonb, headers => object) FROM large",
     "SELECT idem_begin_call('m', 'orders', 'ask', json) FROM large",
-    "SELECT idem_finish_call('kept', 'orders', 'ask', json) FROM large",
+    "SELECT idem_finish_call('kept', 'orders', 'ask', json::json) FROM large",
     "SELECT idem_fail_call('kept', 'orders', 'ask', line) FROM large",
     "SELECT count(*) FROM idem_effects('kept', 'orders')",
     "SELECT idem_replay_effects('kept', 'orders')",

@@ -145,7 +145,7 @@ pub const VALID: &[(&str, &[Argument])] = &[
         &[
             ("step", "text", "'charge'"),
             ("request", "jsonb", r#"'{"amount": 1}'"#),
-            ("response", "jsonb", r#"'{"paid": 1}'"#),
+            ("response", "json", r#"'{"paid": 1}'"#),
             ("retryable", "boolean", "true"),
             ("final", "boolean", "false"),
             ("deliver_after", "timestamp with time zone", "now()"),

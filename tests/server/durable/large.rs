@@ -67,7 +67,7 @@ async fn i4_payload_above_the_limit_is_not_stored() -> Result<()> {
         &|n| {
             format!(
                 "SELECT idem_begin_call('c', 'd', 's');
-                 SELECT idem_finish_call('c', 'd', 's', {})",
+                 SELECT idem_finish_call('c', 'd', 's', {}::json)",
                 json(n)
             )
         },

@@ -183,7 +183,7 @@ async fn call_that_has_not_begun_or_has_ended_cannot_be_ended() -> Result<()> {
 }
 
 #[tokio::test]
-async fn response_is_returned_byte_for_byte() -> Result<()> {
+async fn i3_response_is_returned_byte_for_byte() -> Result<()> {
     let db = Database::with_idem("responses").await?;
     let session = db.connect().await?;
     let large = format!(
@@ -197,6 +197,9 @@ async fn response_is_returned_byte_for_byte() -> Result<()> {
         "1.10".to_owned(),
         "123456789012345678901234567890.000000000000000000010".to_owned(),
         r#"{"b": 1, "a": {"z": [true, null, "\u00e9\n"]}, "": 0}"#.to_owned(),
+        r#"{"twice": 1, "twice":  2}"#.to_owned(),
+        r#""a\u0000b""#.to_owned(),
+        r#""half of a pair: \ud83e""#.to_owned(),
         large,
     ]
     .into_iter()
@@ -211,14 +214,13 @@ async fn response_is_returned_byte_for_byte() -> Result<()> {
             .await?;
         session
             .query(
-                "SELECT idem_finish_call($1::text, 'orders', 'charge', $2::text::jsonb)",
+                "SELECT idem_finish_call($1::text, 'orders', 'charge', $2::text::json)",
                 &[&id, &response],
             )
             .await?;
         let row = session
             .query_one(
-                "SELECT b.response::text = $2::text::jsonb::text,
-                 c.response::text = $2::text::jsonb::text
+                "SELECT b.response::text = $2::text, c.response::text = $2::text
                    FROM idem_begin_call($1::text, 'orders', 'charge') b,
                    idem_calls($1::text, 'orders') c",
                 &[&id, &response],

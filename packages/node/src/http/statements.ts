@@ -28,12 +28,12 @@ export function recordAndAllowCommit(
   recorded: Recorded,
 ): Statement<"recorded"> {
   const entry = `CAST($1 AS text), CAST($2 AS text), '${STEP}'`;
-  const json = (parameter: string) => `CAST(CAST(${parameter} AS text) AS jsonb)`;
-  const finished = `idem_finish_call(${entry}, response => ${json("$4")})`;
+  const json = (parameter: string, type: string) => `CAST(CAST(${parameter} AS text) AS ${type})`;
+  const finished = `idem_finish_call(${entry}, response => ${json("$4", "json")})`;
   return {
     text:
       `SELECT CAST(${finished} AS text) AS c1, ${ALLOWED.sql} AS c2 ` +
-      `FROM idem_begin_call(${entry}, request => ${json("$3")})`,
+      `FROM idem_begin_call(${entry}, request => ${json("$3", "jsonb")})`,
     values: [
       identity.id,
       identity.destination,

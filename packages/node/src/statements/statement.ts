@@ -164,6 +164,8 @@ interface OptionTypes {
   integer: number;
   bigint: bigint;
   json: unknown;
+  /** The response of an external call, which is stored byte for byte. */
+  response: unknown;
   time: Date;
   milliseconds: number;
   uuid: string;
@@ -181,6 +183,7 @@ const ENCODINGS: { readonly [T in keyof OptionTypes]: Encoding<OptionTypes[T]> }
   integer: { sql: "integer", encode: String },
   bigint: { sql: "bigint", encode: String },
   json: { sql: "jsonb", encode: textOfJson },
+  response: { sql: "json", encode: textOfJson },
   time: { sql: "timestamptz", encode: (value) => value.toISOString() },
   milliseconds: { sql: "interval", encode: intervalText },
   uuid: { sql: "uuid", encode: (value) => value },

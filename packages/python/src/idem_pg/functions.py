@@ -238,7 +238,7 @@ class Functions:
     ) -> None:
         """Records the response of an external call, as JSON."""
         call = Call.of("idem_finish_call", message_id, destination).text(step)
-        return await self.run(call.json_option("response", response).nothing())
+        return await self.run(call.response(response).nothing())
 
     async def fail_call(
         self,

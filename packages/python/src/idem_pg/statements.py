@@ -77,6 +77,10 @@ class Call:
     def json_option(self, name: str, value: Any) -> Call:
         return self.option(name, "jsonb", None if value is None else json_text(value))
 
+    def response(self, value: Any) -> Call:
+        """Adds the response of an external call, which is stored byte for byte."""
+        return self.option("response", "json", None if value is None else json_text(value))
+
     def content(
         self,
         headers: Mapping[str, Any] | None,
@@ -118,7 +122,7 @@ def _call_text(function: str, types: tuple[str | tuple[str, str], ...], first: i
     for number, argument in enumerate(types, first):
         name, sql_type = ("", argument) if isinstance(argument, str) else argument
         # The user can have changed how a driver converts JSON, so JSON is passed as text.
-        value = f"CAST(${number} AS text)" if sql_type == "jsonb" else f"${number}"
+        value = f"CAST(${number} AS text)" if sql_type in ("json", "jsonb") else f"${number}"
         arguments.append(f"{name and f'{name} => '}CAST({value} AS {sql_type})")
     return f"{function}({', '.join(arguments)})"
 

@@ -48,7 +48,7 @@ def record(identity: Identity, recorded: Recorded) -> Statement[None]:
     begin = Call.of("idem_begin_call", message_id, destination).text(STEP)
     begin.json_option("request", journal_request(identity.fingerprint))
     finish = Call.of("idem_finish_call", message_id, destination).text(STEP)
-    finish.json_option("response", recorded.to_json())
+    finish.response(recorded.to_json())
     return finish.after(begin, "idem_allow_commit()")
 
 
