@@ -11,6 +11,7 @@
 //! The state belongs to the transaction as a whole. ROLLBACK TO SAVEPOINT does not change it.
 
 use crate::errors::{Error, Result};
+use crate::shared::ensure_preloaded;
 use pgrx::pg_sys;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
@@ -26,6 +27,7 @@ thread_local! {
 
 /// From now on COMMIT and PREPARE TRANSACTION fail in this transaction.
 pub fn forbid() -> Result<()> {
+    ensure_preloaded()?;
     // SAFETY: reads the state of the transaction.
     if !unsafe { pg_sys::IsTransactionBlock() } {
         return Err(Error::NoTransactionBlock {
@@ -42,6 +44,7 @@ pub fn forbid() -> Result<()> {
 /// Allows COMMIT again. Fails if COMMIT is not forbidden: in most cases the transaction in which it
 /// was forbidden has ended.
 pub fn allow() -> Result<()> {
+    ensure_preloaded()?;
     match IS_FORBIDDEN.replace(false) {
         true => Ok(()),
         false => Err(Error::CommitNotForbidden),

@@ -17,6 +17,8 @@ pub enum Error {
     OutOfMemory(OutOfMemory),
     /// 58000: the tables of the extension do not exist.
     NotInstalled,
+    /// 58000: the server did not load the library at its start.
+    NotPreloaded,
     /// 54000: a payload is larger than idem.max_payload.
     PayloadTooLarge { bytes: usize, most: usize },
     /// 54000: no id is left for a new destination.
@@ -130,6 +132,13 @@ impl From<Error> for ErrorReport {
                 "extension idem is not installed in this database".into(),
             )
             .set_hint("CREATE EXTENSION idem;"),
+            Error::NotPreloaded => report(
+                PgSqlErrorCode::ERRCODE_SYSTEM_ERROR,
+                "the server has not loaded the library of idem at its start".into(),
+            )
+            .set_hint(
+                "Add idem to shared_preload_libraries in postgresql.conf, and restart the server.",
+            ),
             Error::NoDestinationLeft => report(
                 PgSqlErrorCode::ERRCODE_PROGRAM_LIMIT_EXCEEDED,
                 "no id is left for a new destination".into(),

@@ -1,11 +1,11 @@
-//! State that the backends share: counters, the time of the worker's last pass and the waiters. It
-//! exists only when the library is preloaded. Without preloading nothing is counted and waiters
-//! poll.
+//! State that the backends share: counters, the time of the worker's last pass and the waiters. The
+//! server reserves it at its start, so it must preload the library.
 
+use crate::errors::{Error, Result};
+use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 use pgrx::{PGRXSharedMemory, PgAtomic, pg_shmem_init, pg_sys};
 use std::mem::size_of;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// The number of databases that can have counters. Further databases have no counters.
@@ -129,25 +129,35 @@ fn random() -> u64 {
 }
 
 /// Returns a number that is different after each start or crash of the server, when no transaction
-/// id of a backend has its earlier meaning. Without preloading it is different in each session.
+/// id of a backend has its earlier meaning.
 pub fn server_run() -> u64 {
-    static OF_SESSION: OnceLock<u64> = OnceLock::new();
-    shared().map_or_else(|| *OF_SESSION.get_or_init(random), |shared| shared.run)
+    shared().run
 }
 
-/// Returns the shared memory if the library was preloaded.
-pub fn shared() -> Option<&'static Shared> {
-    PRELOADED.load(Ordering::Relaxed).then(|| SHARED.get())
+/// Returns the shared memory. Raises 58000 unless the library was preloaded.
+pub fn shared() -> &'static Shared {
+    if let Err(error) = ensure_preloaded() {
+        ErrorReport::from(error).report(PgLogLevel::ERROR);
+    }
+    SHARED.get()
 }
 
-/// Returns whether the library was preloaded.
-pub fn preloaded() -> bool {
+/// Fails with 58000 unless the library was preloaded. This is no check of `_PG_init`, because
+/// pg_upgrade and pg_dump load the library too.
+pub fn ensure_preloaded() -> Result<()> {
+    match is_preloaded() {
+        true => Ok(()),
+        false => Err(Error::NotPreloaded),
+    }
+}
+
+pub fn is_preloaded() -> bool {
     PRELOADED.load(Ordering::Relaxed)
 }
 
 /// Returns the shared state of this database. Reserves a slot for it at the first use.
 pub fn this_database() -> Option<&'static Database> {
-    shared()?.databases.get(this_database_number()?)
+    shared().databases.get(this_database_number()?)
 }
 
 /// Returns the number of the slot of this database. Reserves a slot for it at the first use.
@@ -158,7 +168,7 @@ pub fn this_database_number() -> Option<usize> {
     // become free after this database took its slot.
     number_of(this).or_else(|| {
         let this = this.to_u32();
-        shared()?.databases.iter().position(|database| {
+        shared().databases.iter().position(|database| {
             let taken = database
                 .oid
                 .compare_exchange(0, this, Ordering::SeqCst, Ordering::SeqCst);
@@ -169,15 +179,15 @@ pub fn this_database_number() -> Option<usize> {
 
 /// Returns the number of the slot of a database that has one.
 pub fn number_of(database: pg_sys::Oid) -> Option<usize> {
-    let places = &shared()?.databases;
-    places
+    shared()
+        .databases
         .iter()
         .position(|place| place.oid.load(Ordering::SeqCst) == database.to_u32())
 }
 
 /// Returns the shared state of a database that has a slot.
 pub fn of(database: pg_sys::Oid) -> Option<&'static Database> {
-    shared()?.databases.get(number_of(database)?)
+    shared().databases.get(number_of(database)?)
 }
 
 /// Returns whether a backend of the database has used idem since the server started.
@@ -187,8 +197,7 @@ pub fn is_known(database: pg_sys::Oid) -> bool {
 
 /// Returns the databases that have a slot.
 pub fn databases() -> impl Iterator<Item = (pg_sys::Oid, &'static Database)> {
-    let slots = shared().into_iter().flat_map(|shared| &shared.databases);
-    slots.filter_map(|database| {
+    shared().databases.iter().filter_map(|database| {
         let oid = database.oid.load(Ordering::SeqCst);
         (oid != 0).then_some((pg_sys::Oid::from(oid), database))
     })

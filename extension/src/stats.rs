@@ -60,8 +60,7 @@ fn transaction_ended(end: End) {
     }
 }
 
-/// Returns the counters of this database by name. The list is empty if the library is not
-/// preloaded.
+/// Returns the counters of this database by name. The list is empty if the database has no slot.
 pub fn counters() -> Vec<(&'static str, i64)> {
     let Some(database) = this_database() else {
         return Vec::new();

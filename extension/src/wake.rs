@@ -53,7 +53,7 @@ fn transaction_ended(end: End) {
     if events == 0 || end != End::Committed {
         return;
     }
-    let (Some(shared), Some(database)) = (shared(), this_database()) else {
+    let Some(database) = this_database() else {
         return;
     };
     if events & EFFECTS != 0 {
@@ -64,7 +64,7 @@ fn transaction_ended(end: End) {
     }
     // SAFETY: MyDatabaseId is set once, when the backend connects.
     let this = unsafe { pg_sys::MyDatabaseId }.to_u32();
-    for waiter in &shared.waiters {
+    for waiter in &shared().waiters {
         let latch = waiter.latch.load(Ordering::SeqCst);
         if latch != 0
             && waiter.database.load(Ordering::SeqCst) == this
@@ -86,7 +86,7 @@ impl WaiterSlot {
         // memory in a backend.
         let (latch, database) =
             unsafe { (pg_sys::MyLatch as usize, pg_sys::MyDatabaseId.to_u32()) };
-        let place = shared()?.waiters.iter().find(|waiter| {
+        let place = shared().waiters.iter().find(|waiter| {
             // A slot can be left over from a process that ended during its wait. Its latch then has
             // no owner, or this process owns the latch now.
             let taken_by = waiter.latch.load(Ordering::SeqCst);

@@ -10,6 +10,7 @@ DECLARE
     done   boolean;
     waited boolean;
 BEGIN
+    PERFORM idem.check_preloaded();
     FOREACH step IN ARRAY idem.maintenance_steps() LOOP
         waited := false;
         FOR n IN 1 .. 64 LOOP
@@ -41,6 +42,13 @@ DECLARE
     holders text[];
     behind  text;
 BEGIN
+    IF NOT idem.is_preloaded() THEN
+        RETURN QUERY SELECT 'worker', 'critical',
+            'the server has not loaded the library of idem at its start, so every function of idem '
+            'fails. Add idem to shared_preload_libraries (shared_preload_libraries = ''idem''), and '
+            'restart the server.';
+        RETURN;
+    END IF;
     RETURN QUERY SELECT c.* FROM idem.check_restore() c;
     RETURN QUERY SELECT c.* FROM idem.check_worker() c;
     RETURN QUERY SELECT c.* FROM idem.check_clock() c;
@@ -147,7 +155,7 @@ CREATE FUNCTION idem_rotation_blockers() RETURNS TABLE (
 )
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT b.* FROM idem.rotation_blockers() b;
+    SELECT b.* FROM idem.check_preloaded(), idem.rotation_blockers() b;
 $$;
 COMMENT ON FUNCTION idem_rotation_blockers() IS
     'Returns what the rotations wait for, with the oldest transaction of each ring first: '

@@ -20,12 +20,7 @@ BEGIN
     SELECT clock_timestamp() - greatest(pg_postmaster_start_time(),
                                         CASE WHEN c.server_started = '-infinity' THEN c.read_at END)
       INTO waited FROM idem.clock c;
-    IF NOT worker.preloaded THEN
-        status := 'warning';
-        detail := 'idem is not preloaded: there is no worker, no counter and no wake-up. Add idem '
-                  'to shared_preload_libraries (shared_preload_libraries = ''idem'') and restart '
-                  'the server, or CALL idem_maintain() every minute.';
-    ELSIF pg_is_in_recovery() THEN
+    IF pg_is_in_recovery() THEN
         status := 'ok';
         detail := 'standby: nothing to do until it is promoted';
     ELSIF worker.since_pass IS NULL THEN
@@ -296,9 +291,8 @@ AS $$
               FROM (SELECT d.datname, x.bytes
                       FROM idem.filter_memory() x JOIN pg_database d ON d.oid = x.database
                      WHERE x.bytes > 0 ORDER BY x.bytes DESC LIMIT 3) u) m,
-           (SELECT x.preloaded AND NOT pg_is_in_recovery()
-                   AND current_setting('idem.filter_memory', true) <> '0' AS uses_filters
-              FROM idem.worker_state() x) w;
+           (SELECT NOT pg_is_in_recovery()
+                   AND current_setting('idem.filter_memory') <> '0' AS uses_filters) w;
 $$;
 COMMENT ON FUNCTION idem.check_filters() IS
     'Reports large slices without a filter, which each claim must read.';

@@ -159,8 +159,7 @@ CREATE FUNCTION idem.server_run() RETURNS text
 LANGUAGE c AS 'MODULE_PATHNAME', 'server_run_wrapper';
 COMMENT ON FUNCTION idem.server_run() IS
     'Returns what is different in each database and after each start or crash of the server, so '
-    'that virtual transaction ids of another database or of an earlier start are not used. If the '
-    'library is not preloaded, the result is also different in each session.';
+    'that virtual transaction ids of another database or of an earlier start are not used.';
 
 CREATE FUNCTION idem.invalidate(relation oid) RETURNS void
 LANGUAGE c AS 'MODULE_PATHNAME', 'invalidate_wrapper';
@@ -183,11 +182,16 @@ LANGUAGE c AS 'MODULE_PATHNAME', 'is_aborted_wrapper';
 COMMENT ON FUNCTION idem.is_aborted(xid8) IS
     'Returns whether the transaction was rolled back. False if the server does not know it.';
 
+CREATE FUNCTION idem.is_preloaded() RETURNS boolean
+LANGUAGE c AS 'MODULE_PATHNAME', 'is_preloaded_wrapper';
+COMMENT ON FUNCTION idem.is_preloaded() IS
+    'Returns whether the server has loaded the library at its start.';
+
 CREATE FUNCTION idem.check_usable() RETURNS void
 LANGUAGE c AS 'MODULE_PATHNAME', 'check_usable_wrapper';
 COMMENT ON FUNCTION idem.check_usable() IS
-    'Errors: 58000 (the library does not support this version of the extension, or the database is '
-    'being restored).';
+    'Errors: 58000 (the library is not preloaded or does not support this version of the extension, '
+    'or the database is being restored).';
 
 CREATE FUNCTION idem.is_restoring() RETURNS boolean
 LANGUAGE c AS 'MODULE_PATHNAME', 'is_restoring_wrapper';
@@ -198,7 +202,8 @@ CREATE FUNCTION idem.check_transaction(call text) RETURNS void
 LANGUAGE c AS 'MODULE_PATHNAME', 'check_transaction_wrapper';
 COMMENT ON FUNCTION idem.check_transaction(text) IS
     'Checks that the transaction can write and sees the latest committed state. call: the function '
-    'that needs it. Errors: 25000 (not READ COMMITTED), 25006 (standby or read-only transaction).';
+    'that needs it. Errors: 25000 (not READ COMMITTED), 25006 (standby or read-only transaction), '
+    '58000 (the library is not preloaded).';
 
 CREATE FUNCTION idem.note_floor(
     floor_from bigint, floor_to bigint, ceiling_to bigint
@@ -229,7 +234,7 @@ LANGUAGE c AS 'MODULE_PATHNAME', 'counters_wrapper';
 COMMENT ON FUNCTION idem.counters() IS 'Returns the rows of the view idem.stats.';
 
 CREATE FUNCTION idem.worker_state() RETURNS TABLE (
-    preloaded boolean, since_pass interval, naptime_ms integer
+    since_pass interval, naptime_ms integer
 )
 LANGUAGE c AS 'MODULE_PATHNAME', 'worker_state_wrapper';
 COMMENT ON FUNCTION idem.worker_state() IS 'Returns the state of the worker for idem_health.';

@@ -24,6 +24,13 @@ END
 $$;
 
 CREATE SCHEMA idem;
+
+CREATE FUNCTION idem.check_preloaded() RETURNS void
+LANGUAGE c AS 'MODULE_PATHNAME', 'check_preloaded_wrapper';
+COMMENT ON FUNCTION idem.check_preloaded() IS
+    'Errors: 58000 (the server has not loaded the library at its start).';
+SELECT idem.check_preloaded();
+
 COMMENT ON SCHEMA idem IS
     'Tables and views of the extension idem. Applications need no privilege on this schema: see '
     'idem_grant.';

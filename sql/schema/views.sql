@@ -108,8 +108,7 @@ CREATE VIEW idem.stats AS
     SELECT s.name, s.value FROM idem.counters() AS s;
 COMMENT ON VIEW idem.stats IS
     'Counters of this database since the server started. They count what committed transactions '
-    'did, including savepoints that these transactions rolled back. Empty if the library is not '
-    'preloaded.';
+    'did, including savepoints that these transactions rolled back.';
 
 -- Only the current table is read, because the rows of the other table are outdated.
 CREATE VIEW idem.pending AS

@@ -154,8 +154,7 @@ pub async fn park(
 /// session. Waits at most `timeout` (up to 60 s).
 ///
 /// Returns true if there may be effects: call [`next`]. Returns false if the wait ended
-/// without a sign of new effects. Call [`next`] from time to time in this case too. If the
-/// library is not preloaded, this only sleeps for a short time.
+/// without a sign of new effects. Call [`next`] from time to time in this case too.
 pub async fn wait(executor: &impl Executor, timeout: Duration) -> Result<bool, Error> {
     let timeout_ms = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
     let sql = "SELECT idem_relay_wait($1)";

@@ -5,7 +5,7 @@ use super::slice::place_of;
 use crate::errors::Result;
 use crate::pg::is_standby;
 use crate::ring;
-use crate::shared::{self, preloaded};
+use crate::shared;
 use idem_core::filter::{Description, Status};
 use pgrx::pg_sys;
 
@@ -68,7 +68,6 @@ const INVALID: &str = "another command than a claim inserted rows; the filter is
 /// Returns why a slice has no filter. `filters` is none if this database has no slots.
 fn reason(filters: Option<Filters>) -> &'static str {
     match filters {
-        _ if !preloaded() => "the library is not preloaded",
         _ if super::memory::filters().is_none() => "idem.filter_memory is 0",
         None => "too many databases use idem",
         _ if is_standby() => "filters are built after the promotion of this standby",

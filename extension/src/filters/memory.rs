@@ -1,8 +1,7 @@
 //! The shared memory of the filters. Its size is `idem.filter_memory`, so it cannot be a type with
 //! a size that the compiler knows.
 //!
-//! The memory exists only when the library is preloaded. At the start of the server no slot has a
-//! filter, so every claim may be in every slice.
+//! At the start of the server no slot has a filter, so every claim may be in every slice.
 
 use crate::ring::RINGS;
 use crate::settings::FILTER_MEMORY_MB;
@@ -117,7 +116,7 @@ pub struct Filters {
     pub seed: u64,
 }
 
-/// Returns the memory, or `None` if the library was not preloaded or `idem.filter_memory` is 0.
+/// Returns the memory, or `None` if `idem.filter_memory` is 0.
 pub fn filters() -> Option<Filters> {
     let header = MEMORY.0.load(Ordering::Relaxed);
     if header.is_null() {

@@ -7,7 +7,7 @@
 //! the note is still `QUIET`. A claim inserts its row and then reads the note. A lease sets the
 //! note and then checks the inbox. So at least the later of the two sees the earlier.
 //!
-//! The note is `SOME` after the start of the server, after a promotion and without preloading.
+//! The note is `SOME` after the start of the server and after a promotion.
 
 use crate::shared::this_database;
 use std::sync::atomic::{self, Ordering};

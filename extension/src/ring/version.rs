@@ -1,6 +1,6 @@
-//! Checks that the library supports the version of the extension's SQL. The two can differ: an
-//! updated server loads the new library while a database still has the old SQL, or the SQL is newer
-//! than the library.
+//! Checks that the server has loaded the library at its start, and that the library supports the
+//! version of the extension's SQL. The two versions can differ: an updated server loads the new
+//! library while a database still has the old SQL, or the SQL is newer than the library.
 //!
 //! The check is done whenever the state of the rings is read, and by each function that takes the
 //! name of a relay. `idem_relay_wait` takes no name and does not check. A script of ALTER EXTENSION
@@ -9,13 +9,16 @@
 
 use crate::errors::{self, Error};
 use crate::pg::for_each_row;
+use crate::shared::ensure_preloaded;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 
 const LIBRARY: &str = env!("CARGO_PKG_VERSION");
 
-/// Fails with 58000 unless the library supports the version that is installed in this database.
+/// Fails with 58000 unless the library was preloaded and supports the version that is installed in
+/// this database.
 pub fn check_version() -> errors::Result<()> {
+    ensure_preloaded()?;
     let installed = installed_version().ok_or(Error::NotInstalled)?;
     if installed == LIBRARY {
         return Ok(());

@@ -8,7 +8,7 @@ use crate::outbox::floor;
 use crate::pg::{self, Locker};
 use crate::ring::{self, monotonic_us};
 use crate::settings;
-use crate::shared::{self, Database, preloaded, this_database};
+use crate::shared::{self, Database, this_database};
 use crate::stats;
 use pgrx::datum::Interval;
 use pgrx::iter::TableIterator;
@@ -158,6 +158,16 @@ fn is_aborted(tx: Option<i64>) -> Report<bool> {
 }
 
 #[pg_extern(sql = false)]
+fn check_preloaded() -> Report<()> {
+    Ok(shared::ensure_preloaded()?)
+}
+
+#[pg_extern(sql = false)]
+fn is_preloaded() -> bool {
+    shared::is_preloaded()
+}
+
+#[pg_extern(sql = false)]
 fn check_usable() -> Report<()> {
     ring::check_version()?;
     ring::ensure_restored()?;
@@ -171,6 +181,7 @@ fn is_restoring() -> Report<bool> {
 
 #[pg_extern(sql = false)]
 fn check_transaction(call: Option<&str>) -> Report<()> {
+    shared::ensure_preloaded()?;
     let call = CString::new(given(call, "call")?).unwrap_or_default();
     Ok(pg::ensure_newest_state(&call)?)
 }
@@ -188,17 +199,10 @@ fn counters() -> TableIterator<'static, (name!(name, &'static str), name!(value,
 }
 
 #[pg_extern(sql = false)]
-#[allow(clippy::type_complexity)]
-fn worker_state() -> TableIterator<
-    'static,
-    (
-        name!(preloaded, bool),
-        name!(since_pass, Option<Interval>),
-        name!(naptime_ms, i32),
-    ),
-> {
+fn worker_state()
+-> TableIterator<'static, (name!(since_pass, Option<Interval>), name!(naptime_ms, i32))> {
     let since_pass = this_database().and_then(since_pass);
-    TableIterator::once((preloaded(), since_pass, settings::NAPTIME_MS.get()))
+    TableIterator::once((since_pass, settings::NAPTIME_MS.get()))
 }
 
 #[pg_extern(sql = false)]

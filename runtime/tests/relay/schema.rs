@@ -118,11 +118,7 @@ fn invalid_or_second_schema_fails() {
 /// Starts a cluster with the extension in the schema `api`, and with another schema.
 fn cluster_with_schemas() -> Cluster {
     let install = Install::from_env().unwrap();
-    let cluster = Cluster::builder(&install)
-        .name("schema")
-        .preload(false)
-        .start()
-        .unwrap();
+    let cluster = Cluster::builder(&install).name("schema").start().unwrap();
     let create = "CREATE SCHEMA api; CREATE SCHEMA other; CREATE EXTENSION idem SCHEMA api";
     cluster.psql("postgres", create).unwrap();
     cluster

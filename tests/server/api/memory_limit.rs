@@ -117,7 +117,7 @@ async fn survives(session: &Session, statement: &str) -> Result<bool> {
 async fn out_of_memory_is_an_error_and_the_server_continues() -> Result<()> {
     let cluster = Cluster::builder(&Install::from_env()?)
         .name("memory")
-        .preload(false);
+        .setting("idem.databases", "none");
     let cluster = Arc::new(tokio::task::spawn_blocking(move || cluster.start()).await??);
     let db = Database::with_idem_in(Arc::clone(&cluster), "memory").await?;
     let observer = db.connect().await?;

@@ -9,6 +9,7 @@ mod table;
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, ensure};
+use idem_cluster::{Cluster, Install};
 use idem_testkit::{Database, Refusal, Session};
 
 use table::{
@@ -254,6 +255,36 @@ async fn valid_arguments_are_accepted() -> Result<()> {
             function.signature()
         );
     }
+    Ok(())
+}
+
+/// The functions that work on a server that has not preloaded the library.
+const NEED_NO_LIBRARY: &[&str] = &["idem_health"];
+
+/// I12: on a server that has not preloaded the library each function fails with 58000.
+#[tokio::test]
+async fn i12_functions_fail_without_preloading() -> Result<()> {
+    let mut server = Cluster::builder(&Install::from_env()?)
+        .name("not-preloaded")
+        .start()?;
+    let session = Session::in_database_with_idem(&server, "app").await?;
+    for transaction in FIXTURE {
+        session.run(transaction).await?;
+    }
+    let functions = functions(&session).await?;
+    drop(session);
+    server.configure("shared_preload_libraries", None)?;
+    server.restart()?;
+    let session = Session::superuser(&server, "app").await?;
+    let mut other_results = Vec::new();
+    for function in functions {
+        let result = session.run(&function.statement(&[])?).await;
+        let is_refused = format!("{result:?}").contains("shared_preload_libraries");
+        if is_refused == NEED_NO_LIBRARY.contains(&function.name.as_str()) {
+            other_results.push(format!("{}: {result:?}", function.signature()));
+        }
+    }
+    ensure!(other_results.is_empty(), "{}", other_results.join("\n"));
     Ok(())
 }
 

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use idem_cluster::{Cluster, Install};
 use idem_testkit::{DEADLINE, Database, Session, until};
 
 use super::{claim, fail, ids, next, receive};
@@ -156,24 +155,6 @@ async fn waiting_consumer_gets_successor_of_finished_message() -> Result<()> {
     });
     assert!(claim(&session, "a").await?);
     assert_eq!(ids(&tokio::time::timeout(DEADLINE, gets).await???), ["b"]);
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiting_consumer_polls_without_preloading() -> Result<()> {
-    let cluster = Cluster::builder(&Install::from_env()?)
-        .name("durable-unloaded")
-        .setting("shared_buffers", "32MB")
-        .preload(false)
-        .start()?;
-    let session = Session::connect(&cluster, "postgres", "postgres").await?;
-    session.run("CREATE EXTENSION idem").await?;
-    let waiter = Session::connect(&cluster, "postgres", "postgres").await?;
-    let waiter =
-        tokio::spawn(async move { waiter.text("SELECT idem_next_wait('mail', 60000)").await });
-    receive(&session, "a", "").await?;
-    assert_eq!(tokio::time::timeout(DEADLINE, waiter).await???, "t");
-    assert_eq!(ids(&next(&session, 10).await?), ["a"]);
     Ok(())
 }
 

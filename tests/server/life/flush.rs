@@ -77,7 +77,7 @@ const CASES: [Case; 4] = [
 #[tokio::test]
 async fn i4_acknowledged_duplicate_outlives_a_crash() -> Result<()> {
     let server = cluster("flush")?
-        .preload(false)
+        .setting("idem.databases", "none")
         .setting("autovacuum", "off")
         .setting("wal_writer_delay", "10s")
         .start()?;
