@@ -19,9 +19,10 @@ pub enum Watcher {
     Waiters,
     Fence,
     Rings,
+    Claims,
 }
 
-const WATCHERS: usize = 4;
+const WATCHERS: usize = 5;
 
 type Hook = fn(End);
 

@@ -29,7 +29,7 @@ BEGIN
                 CONSTRAINT outbox_%1$s_pkey PRIMARY KEY (seq)
             ) WITH (autovacuum_vacuum_insert_threshold = -1);
             CREATE INDEX outbox_%1$s_tx ON idem.outbox_%1$s (tx, seq);
-            CREATE INDEX outbox_%1$s_source ON idem.outbox_%1$s (source_key, source_destination)
+            CREATE INDEX outbox_%1$s_source ON idem.outbox_%1$s (recorded_at, source_key)
                 WHERE source_key IS NOT NULL;
             COMMENT ON TABLE idem.outbox_%1$s IS
                 'A slice of the outbox: effects. Written by idem_record_effects and idem_send, '

@@ -1,6 +1,6 @@
 //! Looks up claims that were made before.
 
-use super::Claimed;
+use super::{Claimed, own};
 use crate::errors::{Error, Result};
 use crate::identity::Identity;
 use crate::inbox::{claimed_at, column};
@@ -41,7 +41,10 @@ pub fn held<'a>(id: MessageId<'a>, name: &'a str, rings: &'a Entered) -> Result<
         destination: name.to_owned(),
     };
     let identity = Identity::find(id, name)?.ok_or_else(not_claimed)?;
-    let claimed_at = own_claim(&identity, rings)?.ok_or_else(not_claimed)?;
+    let claimed_at = match own::claimed_at(&identity) {
+        Some(claimed_at) => claimed_at,
+        None => own_claim(&identity, rings)?.ok_or_else(not_claimed)?,
+    };
     Ok(Claimed {
         identity,
         rings,

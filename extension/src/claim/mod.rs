@@ -9,6 +9,7 @@
 mod batch;
 mod inspect;
 pub mod lone;
+mod own;
 mod together;
 
 pub use batch::claim_batch;
@@ -51,6 +52,16 @@ impl<'a> Claimed<'a> {
     /// Returns the time of the claim. The effects of the claim store the same time.
     pub fn claimed_at(&self) -> pg_sys::TimestampTz {
         self.claimed_at
+    }
+
+    /// Returns the ordinal of the next effect, if it is known without a look-up.
+    pub fn next_ordinal(&self) -> Option<i32> {
+        own::next_ordinal(&self.identity)
+    }
+
+    /// Notes the ordinal of the next effect.
+    pub fn set_next_ordinal(&self, next: i32) {
+        own::set_next_ordinal(&self.identity, next);
     }
 }
 
@@ -288,6 +299,7 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
             self.retract(self.written.len(), &mut keys);
             return Ok(outcome);
         }
+        own::add(&identity, claimed_at);
         Ok(Outcome::Claimed(Claimed {
             identity,
             rings: self.rings,

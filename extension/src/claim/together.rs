@@ -2,7 +2,7 @@
 //! one subtransaction. If one of them cannot be inserted without waiting, none is. The caller then
 //! claims these messages, and the rest of its batch, one by one.
 
-use super::ClaimWriter;
+use super::{ClaimWriter, own};
 use crate::errors::Result;
 use crate::identity::Identity;
 use crate::pause::{is_left_out, pause_point};
@@ -77,7 +77,7 @@ impl<'a> ClaimWriter<'_, 'a> {
         }
         pause_point("batch: before insert");
         let claimed_at = pg::clock();
-        in_subtransaction(|| {
+        let is_inserted = in_subtransaction(|| {
             let inserted = inserters.iter_mut().all(|inserter| {
                 inserter.insert(new, scratch, |&n| {
                     let message = identity(n);
@@ -94,6 +94,10 @@ impl<'a> ClaimWriter<'_, 'a> {
             // A later writer of a pending message finds the claims.
             (inserted || is_left_out("batch: conflict"))
                 && (!presence::may_exist() || is_left_out("batch: second look"))
-        })
+        });
+        if is_inserted {
+            new.iter().for_each(|&n| own::add(&identity(n), claimed_at));
+        }
+        is_inserted
     }
 }

@@ -4,7 +4,7 @@
 
 use crate::claim::claim_of;
 use crate::errors::Result;
-use crate::outbox::{by_source, column};
+use crate::outbox::{by_source, claim_keys, column, is_of};
 use crate::pg::Lookup;
 use crate::ring;
 use idem_core::{MessageId, memory};
@@ -34,17 +34,16 @@ pub fn recorded(id: MessageId, destination: &str) -> Result<Vec<Vec<Option<pg_sy
             continue;
         }
         let mut lookup = Lookup::insert_only(&table, 2);
-        lookup.seek(&mut identity.keys());
+        lookup.seek(&mut claim_keys(&identity, claimed_at));
         while lookup.next_existing() {
             pgrx::check_for_interrupts!();
             if rows.len() % BETWEEN_CHECKS == 0 {
                 memory::ensure(MARGIN_BYTES)?;
             }
-            let recorded_at = lookup.column(column::RECORDED_AT).map(|d| d.value() as i64);
             let replay = lookup
                 .column(column::REPLAY)
                 .is_some_and(|d| d.value() & 1 == 1);
-            if recorded_at == Some(claimed_at) && !replay {
+            if is_of(&lookup, &identity) && !replay {
                 memory::push(&mut rows, lookup.row())?;
             }
         }

@@ -18,7 +18,10 @@ pub fn record(claimed: &Claimed, effects: &[EffectSpec]) -> Result<Vec<Uuid>> {
     let identity = claimed.identity();
     let key = &identity.id.key;
     let salt = claimed.rings().installation.salt;
-    let first = next_ordinal(claimed)?;
+    let first = match claimed.next_ordinal() {
+        Some(next) => next,
+        None => next_ordinal(claimed)?,
+    };
     let source = Some(Source {
         destination: identity.destination.id,
         key,
@@ -45,6 +48,7 @@ pub fn record(claimed: &Claimed, effects: &[EffectSpec]) -> Result<Vec<Uuid>> {
         }
     });
     outbox::append(&claimed.rings().outbox, rows)?;
+    claimed.set_next_ordinal(first + effects.len() as i32);
     count_many(Counter::EffectRecorded, effects.len());
     Ok(message_ids)
 }
@@ -67,11 +71,13 @@ fn next_ordinal(claimed: &Claimed) -> Result<i32> {
             continue;
         }
         let mut lookup = Lookup::insert_only(&table, 2);
-        lookup.seek(&mut claimed.identity().keys());
+        lookup.seek(&mut outbox::claim_keys(
+            claimed.identity(),
+            claimed.claimed_at(),
+        ));
         while lookup.next_existing() {
             pgrx::check_for_interrupts!();
-            let recorded_at = lookup.column(column::RECORDED_AT).map(|d| d.value() as i64);
-            if recorded_at == Some(claimed.claimed_at()) && lookup.is_mine() {
+            if outbox::is_of(&lookup, claimed.identity()) && lookup.is_mine() {
                 next = next.max(
                     lookup
                         .column(column::ORDINAL)

@@ -4,7 +4,8 @@ pub mod floor;
 
 use self::floor::Numbers;
 use crate::errors::{Error, Result};
-use crate::pg::{self, Appender, Scratch, Table};
+use crate::identity::Identity;
+use crate::pg::{self, Appender, Lookup, Scratch, Table};
 use crate::ring::Ring;
 use crate::settings;
 use crate::sql_types::jsonb_datum;
@@ -124,6 +125,7 @@ pub mod column {
     pub const RECORDED_AT: i32 = 3;
     pub const DELIVER_AFTER: i32 = 4;
     pub const ORDINAL: i32 = 6;
+    pub const SOURCE_DESTINATION: i32 = 7;
     pub const REPLAY: i32 = 8;
     pub const MESSAGE_ID: i32 = 10;
     pub const TOPIC: i32 = 11;
@@ -140,4 +142,25 @@ pub fn by_source(slice: pg_sys::Oid) -> Result<Table> {
     let name = pg::relation_name(slice).ok_or(Error::NotInstalled)?;
     let index = CString::new(format!("{name}_source")).map_err(|_| Error::NotInstalled)?;
     Table::with_index(slice, &index, false).ok_or(Error::NotInstalled)
+}
+
+/// Returns the scan keys of this index for the effects of a claim. The time comes first, so that new
+/// entries go to the newest pages of the index.
+pub fn claim_keys(
+    identity: &Identity,
+    claimed_at: pg_sys::TimestampTz,
+) -> [pg_sys::ScanKeyData; 2] {
+    let equal = pg_sys::BTEqualStrategyNumber;
+    let key = identity.key_datum().unwrap_or(pg_sys::Datum::from(0));
+    [
+        pg::condition(1, equal, pg_sys::F_TIMESTAMPTZ_EQ, claimed_at.into()),
+        pg::condition(2, equal, pg_sys::F_UUID_EQ, key),
+    ]
+}
+
+/// Returns whether an effect that these keys have found belongs to the message: the index does not
+/// have the destination.
+pub fn is_of(found: &Lookup, identity: &Identity) -> bool {
+    let destination = found.column(column::SOURCE_DESTINATION);
+    destination.map(|d| d.value() as i32) == Some(identity.destination.id)
 }

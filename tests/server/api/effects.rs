@@ -207,6 +207,32 @@ async fn i2_effects_need_the_claim_in_the_same_transaction() -> Result<()> {
 }
 
 /// I2: the claim, the business writes and the effects become visible at the same commit, or never.
+/// I2, I3: a backend remembers a limited number of its claims. Each claim of a batch that has more
+/// gets its effects, also in a second recording.
+#[tokio::test]
+async fn i3_effects_of_each_claim_of_a_large_batch_are_recorded() -> Result<()> {
+    let db = Database::with_idem("large_batch").await?;
+    let session = db.connect().await?;
+    session
+        .run(
+            r#"BEGIN;
+               SELECT idem_try_claim_batch(array_agg('m' || n), 'orders')
+                 FROM generate_series(1, 600) n;
+               SELECT idem_record_effects('m' || n, 'orders', '{"topic": "t", "payload": 1}')
+                 FROM generate_series(1, 600) n;
+               SELECT idem_record_effects('m' || n, 'orders', '{"topic": "t", "payload": 2}')
+                 FROM generate_series(600, 1, -1) n;
+               COMMIT"#,
+        )
+        .await?;
+    let wrong = "SELECT count(*) FROM generate_series(1, 600) n
+                  WHERE (SELECT array_agg(ordinal || ':' || convert_from(payload, 'UTF8'))
+                           FROM idem_effects('m' || n, 'orders'))
+                        IS DISTINCT FROM '{0:1,1:2}'";
+    assert_eq!(session.text(wrong).await?, "0");
+    Ok(())
+}
+
 #[tokio::test]
 async fn i2_claim_business_and_effects_commit_together() -> Result<()> {
     let db = Database::with_idem("together").await?;
