@@ -329,3 +329,24 @@ def test_lost_lease_of_a_body_with_another_error(
         assert getattr(task, "cancelling", lambda: 0)() == 0
 
     run(asyncpg_pool, work)
+
+
+def test_call_whose_result_is_no_json_is_never_repeated(
+    destination: str, observer: psycopg.Connection
+) -> None:
+    keys: list[str] = []
+
+    async def call(key: str) -> Any:
+        keys.append(key)
+        return object()
+
+    async def work(opened: Any) -> None:
+        async with await leased(opened, destination) as lease:
+            for _ in range(2):
+                with pytest.raises(CallRefusedError, match="result cannot be stored"):
+                    await lease.once("s", 1, call, on_unknown=OnUnknown.REPEAT)
+
+    run(asyncpg_pool, work)
+    (recorded,) = Idem(observer).calls("m", destination)
+    assert recorded.state == "failed"
+    assert len(keys) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import inspect
 import pickle
 import uuid
@@ -148,6 +149,28 @@ def test_rejected_tool_call_is_rejected_again(pool: ConnectionPool, destination:
         with pytest.raises(CallRefusedError, match="no such card"):
             charge(5, call_id="call-1")
     assert len(card.requests) == 1
+
+
+@pytest.mark.parametrize("value", [dt.datetime(2030, 1, 1), float("nan"), "a\0b", "\ud83e"])
+def test_tool_call_is_made_once_whatever_it_returns(
+    value: Any, pool: ConnectionPool, destination: str
+) -> None:
+    runs: list[str] = []
+
+    @once(pool, destination, id="call_id", on_unknown=OnUnknown.REPEAT)
+    def charge(*, call_id: str) -> Any:
+        runs.append(call_id)
+        return value
+
+    results: list[Any] = []
+    for _ in range(3):
+        try:
+            results.append(charge(call_id="call-1"))
+        except CallRefusedError as error:
+            results.append(str(error))
+    assert len(runs) == 1
+    assert results[0] == results[1] == results[2]
+    assert results[0] == value or "its result cannot be stored" in results[0]
 
 
 def test_unknown_tool_call_waits_for_a_person(

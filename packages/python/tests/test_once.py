@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime as dt
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -19,6 +22,7 @@ from idem_pg import (
     Lease,
     LeaseLostError,
     OnUnknown,
+    UnknownCall,
     UnknownResultError,
     lease,
 )
@@ -181,3 +185,106 @@ def test_result_after_a_lost_lease_belongs_to_the_other_process(
     with pytest.raises(LeaseLostError), work:
         work.once("charge", 1, refuse, on_unknown=OnUnknown.REPEAT)
     idem.finish_call("m", destination, "charge", {"receipt": 1})
+
+
+def cyclic() -> list[Any]:
+    value: list[Any] = []
+    value.append(value)
+    return value
+
+
+NOT_STORED = "the call was made, and its result cannot be stored: "
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (dt.datetime(2030, 1, 1), "datetime is not JSON serializable"),
+        (float("nan"), "not JSON compliant"),
+        (cyclic(), "Circular reference"),
+        ({(1, 2): 3}, "keys must be"),
+        (10**5000, "Exceeds the limit"),
+    ],
+    ids=["datetime", "nan", "cycle", "key", "integer"],
+)
+def test_call_whose_result_is_no_json_is_never_repeated(
+    value: Any, why: str, pool: ConnectionPool, destination: str, observer: psycopg.Connection
+) -> None:
+    keys: list[str] = []
+
+    def call(key: str) -> Any:
+        keys.append(key)
+        return value
+
+    work = lease(pool, "m", destination)
+    assert isinstance(work, Lease)
+    with work:
+        for _ in range(3):
+            with pytest.raises(CallRefusedError, match=NOT_STORED) as refused:
+                work.once("charge", 1, call, on_unknown=OnUnknown.REPEAT)
+            assert why in str(refused.value)
+    assert len(keys) == 1
+    (recorded,) = Idem(observer).calls("m", destination)
+    assert (recorded.state, recorded.error) == ("failed", str(refused.value))
+
+
+def test_call_whose_result_the_server_rejects_is_never_repeated(
+    destination: str, observer: psycopg.Connection
+) -> None:
+    is_read_only = False
+    keys: list[str] = []
+
+    @contextlib.contextmanager
+    def source() -> Iterator[psycopg.Connection]:
+        nonlocal is_read_only
+        with psycopg.connect() as connection:
+            if is_read_only:
+                is_read_only = False
+                connection.execute("SET TRANSACTION READ ONLY")
+            yield connection
+
+    def call(key: str) -> Any:
+        nonlocal is_read_only
+        is_read_only = True
+        keys.append(key)
+        return 1
+
+    work = lease(source, "m", destination)
+    assert isinstance(work, Lease)
+    with work:
+        for _ in range(2):
+            with pytest.raises(CallRefusedError, match=f"{NOT_STORED}.*read-only transaction"):
+                work.once("charge", 1, call, on_unknown=OnUnknown.REPEAT)
+            is_read_only = False
+    assert len(keys) == 1
+    (recorded,) = Idem(observer).calls("m", destination)
+    assert recorded.state == "failed"
+
+
+def test_found_result_that_is_no_json_is_recorded_as_refused(
+    pool: ConnectionPool, destination: str, observer: psycopg.Connection
+) -> None:
+    gateway = Gateway(Uncertain())
+    with pytest.raises(Uncertain):
+        attempt(pool, destination, gateway, OnUnknown.FAIL)
+    with pytest.raises(CallRefusedError, match=NOT_STORED):
+        attempt(pool, destination, gateway, lambda _: Found(object()))
+    (recorded,) = Idem(observer).calls("m", destination)
+    assert recorded.state == "failed"
+    assert len(gateway.keys) == 1
+
+
+def test_query_can_find_that_the_call_was_refused(
+    pool: ConnectionPool, destination: str, observer: psycopg.Connection
+) -> None:
+    def look(_: UnknownCall) -> Found | None:
+        raise CallRefusedError("no such card")
+
+    gateway = Gateway(Uncertain())
+    with pytest.raises(Uncertain):
+        attempt(pool, destination, gateway, look)
+    with pytest.raises(CallRefusedError, match="no such card"):
+        attempt(pool, destination, gateway, look)
+    (recorded,) = Idem(observer).calls("m", destination)
+    assert (recorded.state, recorded.error) == ("failed", "no such card")
+    assert len(gateway.keys) == 1

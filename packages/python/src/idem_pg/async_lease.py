@@ -17,6 +17,7 @@ from .ids import MessageId
 from .lease_rules import LOST, SHORT_LOCK_TIMEOUT
 from .leases import DEFAULT_LEASE, Exhausted, Held
 from .once import (
+    NOT_STORED,
     AsyncCall,
     AsyncQuery,
     CallNotDoneError,
@@ -24,6 +25,7 @@ from .once import (
     OnUnknown,
     UnknownResultError,
     is_final,
+    is_not_storable,
     storable,
     text_of_error,
     unknown_of,
@@ -123,7 +125,9 @@ class AsyncLease:
     ) -> Any:
         """Makes an external call once, and returns its response.
 
-        The request and the response are JSON. If the response is not, the result is unknown.
+        The request and the response are JSON. If the response is not, or cannot be stored, the call
+        is refused: it was made, so it is never repeated, and its result is lost. `500` and `500.0`
+        are different requests.
         `call` gets the idempotency key. If an earlier attempt began the call and its result is not
         known, `on_unknown` decides: it repeats the call, fails, or looks the result up. An error of
         `call` other than CallRefusedError and CallNotDoneError leaves the result unknown.
@@ -134,18 +138,24 @@ class AsyncLease:
         if begun.state == "failed":
             raise CallRefusedError(begun.error)
         try:
-            if begun.state == "unknown":
-                if on_unknown is OnUnknown.FAIL:
-                    raise UnknownResultError(step, unknown_of(begun))
-                if not isinstance(on_unknown, OnUnknown):
-                    found = await on_unknown(unknown_of(begun))
-                    if found is not None:
-                        return await self._finish(step, found.response)
-            response = await call(begun.idempotency_key)
+            response = await self._response(step, begun, call, on_unknown)
         except (CallRefusedError, CallNotDoneError) as error:
             await self._fail(step, error)
             raise
         return await self._finish(step, response)
+
+    async def _response(
+        self, step: str, begun: Begun, call: AsyncCall, on_unknown: OnUnknown | AsyncQuery
+    ) -> Any:
+        """Looks the response of an earlier attempt up, or makes the call."""
+        if begun.state == "unknown":
+            if on_unknown is OnUnknown.FAIL:
+                raise UnknownResultError(step, unknown_of(begun))
+            if not isinstance(on_unknown, OnUnknown):
+                found = await on_unknown(unknown_of(begun))
+                if found is not None:
+                    return found.response
+        return await call(begun.idempotency_key)
 
     async def __aenter__(self) -> AsyncLease:
         self._renewal.start()
@@ -193,10 +203,18 @@ class AsyncLease:
         return seen[0] if is_own else seen[-1]
 
     async def _finish(self, step: str, response: Any) -> Any:
-        held, response = self.held, json_copy(response)
-        await self._run(
-            lambda idem: idem.finish_call(held.message_id, held.destination, step, response)
-        )
+        held = self.held
+        try:
+            response = json_copy(response)
+            await self._run(
+                lambda idem: idem.finish_call(held.message_id, held.destination, step, response)
+            )
+        except Exception as error:
+            if not is_not_storable(error):
+                raise
+            refused = CallRefusedError(f"{NOT_STORED}: {error}")
+            await self._fail(step, refused)
+            raise refused from error
         return response
 
     async def _fail(self, step: str, error: Exception) -> None:

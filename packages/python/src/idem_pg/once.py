@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from .blocking import awaitable
+from .errors import IdemError
 from .external_calls import Begun
 
 
@@ -53,9 +54,10 @@ def awaitable_query(on_unknown: OnUnknown | Query) -> OnUnknown | AsyncQuery:
 
 
 class CallRefusedError(Exception):
-    """The external system rejected the call permanently. The call is never repeated.
+    """The call is never made again.
 
-    Raise it in the call. `once` raises it at every later attempt, with the recorded text.
+    The external system rejected it, or its result cannot be stored. Raise it in the call if the
+    system rejects it permanently. `once` raises it at every later attempt, with the recorded text.
     """
 
 
@@ -79,6 +81,18 @@ class UnknownResultError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.step, self.call)
+
+
+NOT_STORED = "the call was made, and its result cannot be stored"
+
+
+def is_not_storable(error: Exception) -> bool:
+    """Returns whether the result of a call cannot be recorded, now and later."""
+    if isinstance(error, IdemError):
+        # 55000: the call has ended already.
+        return not error.retryable and error.sqlstate != "55000"
+    # It is not JSON, or is nested too deeply.
+    return isinstance(error, (TypeError, ValueError, RecursionError))
 
 
 def is_final(error: BaseException) -> bool:
