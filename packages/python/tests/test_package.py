@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import psycopg
 import pytest
@@ -77,7 +77,12 @@ def test_import_needs_no_other_package() -> None:
 def test_every_name_of_the_package_exists() -> None:
     assert sorted(idem_pg.__all__) == idem_pg.__all__
     for name in idem_pg.__all__:
-        assert getattr(idem_pg, name).__doc__ or name in ("Acquired", "MessageId", "Outcome")
+        assert getattr(idem_pg, name).__doc__ or name in (
+            "Acquired",
+            "MessageId",
+            "Outcome",
+            "Settlement",
+        )
 
 
 def test_pools_are_rejected() -> None:
@@ -102,6 +107,31 @@ def test_outcomes_that_need_time_are_decoded() -> None:
     assert outcome_of("claimed", None) == Claimed()
     with pytest.raises(ValueError, match="newer than this package"):
         outcome_of("another", None)
+
+
+def test_every_outcome_has_its_settlement() -> None:
+    outcomes = {
+        found: getattr(idem_pg, found).settlement
+        for found in idem_pg.__all__
+        if hasattr(getattr(idem_pg, found), "settlement")
+    }
+    assert outcomes == {
+        "AsyncLease": "acknowledge",
+        "Claimed": "acknowledge",
+        "Dead": "acknowledge",
+        "Duplicate": "acknowledge",
+        "Exhausted": "reject",
+        "Expired": "reject",
+        "Held": "acknowledge",
+        "InProgress": "redeliver",
+        "Lease": "acknowledge",
+        "Mismatch": "reject",
+        "ToolBusyError": "redeliver",
+        "ToolFailedError": "reject",
+    }
+    results = {name.__name__ for name in (*get_args(idem_pg.Outcome), *get_args(idem_pg.Acquired))}
+    assert results <= outcomes.keys()
+    assert set(outcomes.values()) == set(get_args(idem_pg.Settlement))
 
 
 @pytest.mark.parametrize(

@@ -30,5 +30,11 @@ def test_examples_run(observer: psycopg.Connection, capsys: pytest.CaptureFixtur
         exec(compile(example, str(README), "exec"), names)
     assert observer.execute("SELECT balance FROM account").fetchall() == [(499,)]
     assert observer.execute("SELECT id FROM greeted").fetchall() == [("user-1",)]
-    assert capsys.readouterr().out == f"welcome\n{Duplicate()}\n"
+    assert capsys.readouterr().out == f"acknowledge\nacknowledge\nwelcome\n{Duplicate()}\n"
+    letters = observer.execute(
+        "SELECT payload, last_error LIKE 'Mismatch%' FROM idem.dead_letters "
+        "WHERE destination = 'billing.charge'"
+    )
+    assert letters.fetchall() == [(b"2", True)]
+    assert not names["is_redelivered"]
     observer.execute("DROP TABLE account, greeted")

@@ -19,7 +19,16 @@ from .once import (
     UnknownCall,
     UnknownResultError,
 )
-from .outcomes import Claimed, Dead, Duplicate, Expired, InProgress, Mismatch, Outcome
+from .outcomes import (
+    Claimed,
+    Dead,
+    Duplicate,
+    Expired,
+    InProgress,
+    Mismatch,
+    Outcome,
+    Settlement,
+)
 from .tool_rules import ToolBusyError, ToolFailedError
 from .tools import once
 from .transactions import async_transactions, transactions
@@ -52,6 +61,7 @@ __all__ = [
     "Outcome",
     "ReceivedMessage",
     "RecordedEffect",
+    "Settlement",
     "ToolBusyError",
     "ToolFailedError",
     "UnknownCall",

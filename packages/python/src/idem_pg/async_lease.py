@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from datetime import timedelta
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
 from .async_renewal import AsyncRenewal
@@ -30,7 +30,7 @@ from .once import (
     text_of_error,
     unknown_of,
 )
-from .outcomes import Dead, Duplicate, InProgress
+from .outcomes import Dead, Duplicate, InProgress, Settlement
 from .renewal import Renewal
 from .transactions import (
     AsyncTransactions,
@@ -75,6 +75,9 @@ class AsyncLease:
     released with the error, and waits for its retry. If the lease is lost, the block ends with
     LeaseLostError.
     """
+
+    settlement: ClassVar[Settlement] = "acknowledge"
+    """After the normal end of the block."""
 
     def __init__(self, source: Any, held: Held) -> None:
         self.held = held

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar
 
 from .async_lease import AsyncLease, async_lease
 from .blocking import awaitable, blocking, finished
@@ -12,7 +12,7 @@ from .effects import Effects
 from .ids import MessageId
 from .leases import DEFAULT_LEASE, Exhausted, Held
 from .once import Call, OnUnknown, Query, awaitable_query
-from .outcomes import Dead, Duplicate, InProgress
+from .outcomes import Dead, Duplicate, InProgress, Settlement
 from .transactions import BlockingTransactions
 
 
@@ -30,6 +30,9 @@ def lease(
 
 class Lease:
     """A lease that is renewed in the background while its block runs. See `AsyncLease`."""
+
+    settlement: ClassVar[Settlement] = "acknowledge"
+    """After the normal end of the block."""
 
     def __init__(self, source: Any, held: Held) -> None:
         self._asynchronous = AsyncLease(BlockingTransactions(source), held)

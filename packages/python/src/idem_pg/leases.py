@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import ClassVar
 
 from .ids import MessageId
-from .outcomes import Dead, Duplicate, InProgress
+from .outcomes import Dead, Duplicate, InProgress, Settlement
 
 DEFAULT_LEASE = timedelta(seconds=30)
 
@@ -15,6 +16,8 @@ DEFAULT_LEASE = timedelta(seconds=30)
 class Held:
     """A lease: the right to work on a message until the lease ends, proved by a token."""
 
+    settlement: ClassVar[Settlement] = "acknowledge"
+    """After the message is completed."""
     message_id: MessageId
     destination: str
     token: int
@@ -31,6 +34,7 @@ class Held:
 class Exhausted:
     """The message is leased, and no attempt is left. Call `bury`, then acknowledge the message."""
 
+    settlement: ClassVar[Settlement] = "reject"
     held: Held
 
 

@@ -6,12 +6,12 @@ import inspect
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 from .errors import IdemError
 from .ids import MessageId
 from .leases import Exhausted
-from .outcomes import Dead, Duplicate, InProgress
+from .outcomes import Dead, Duplicate, InProgress, Settlement
 
 STEP = "tool"
 """The step of the journal that has the result of a tool."""
@@ -19,6 +19,8 @@ STEP = "tool"
 
 class ToolBusyError(Exception):
     """The call is in progress in another process, or waits for a retry. Repeat it later."""
+
+    settlement: ClassVar[Settlement] = "redeliver"
 
     def __init__(self, message_id: MessageId, retry_after: timedelta | None) -> None:
         super().__init__(f"the call {str(message_id)!r} is in progress")
@@ -31,6 +33,8 @@ class ToolBusyError(Exception):
 
 class ToolFailedError(Exception):
     """The calls of the tool with this id have failed, and none of them is repeated."""
+
+    settlement: ClassVar[Settlement] = "reject"
 
 
 @dataclass(frozen=True, slots=True)
