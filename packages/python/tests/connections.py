@@ -22,16 +22,16 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from idem_pg import AsyncIdem, Idem
 
+DATABASE = {
+    "ENGINE": "django.db.backends.postgresql",
+    "HOST": os.environ.get("PGHOST"),
+    "PORT": os.environ.get("PGPORT", ""),
+    "USER": os.environ.get("PGUSER"),
+    "NAME": os.environ.get("PGDATABASE"),
+}
+SERIALIZABLE = DATABASE | {"OPTIONS": {"isolation_level": psycopg.IsolationLevel.SERIALIZABLE}}
 settings.configure(
-    DATABASES={
-        "default": {
-            "ENGINE": "django.db.backends.postgresql",
-            "HOST": os.environ.get("PGHOST"),
-            "PORT": os.environ.get("PGPORT", ""),
-            "USER": os.environ.get("PGUSER"),
-            "NAME": os.environ.get("PGDATABASE"),
-        }
-    },
+    DATABASES={"default": DATABASE, "serializable": SERIALIZABLE},
     USE_TZ=True,
 )
 django.setup()

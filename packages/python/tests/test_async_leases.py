@@ -13,6 +13,7 @@ import asyncpg
 import psycopg
 import pytest
 import sqlalchemy
+from conftest import until
 from psycopg_pool import AsyncConnectionPool
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from test_leases import SHORT, expiry_of, renewed_soon, steal
@@ -111,6 +112,54 @@ def test_end_of_the_block_completes_the_message(
     (effect,) = Idem(observer).effects("m", destination)
     (call,) = Idem(observer).calls("m", destination)
     assert effect.json() == call.response
+
+
+def isolated_pool() -> Any:
+    settings = {"default_transaction_isolation": "serializable"}
+    return asyncpg.create_pool(min_size=1, max_size=4, server_settings=settings)
+
+
+@contextlib.asynccontextmanager
+async def isolated_engine() -> AsyncIterator[Any]:
+    engine = create_async_engine(
+        "postgresql+psycopg://", poolclass=sqlalchemy.NullPool, isolation_level="REPEATABLE READ"
+    )
+    yield engine
+    await engine.dispose()
+
+
+@pytest.mark.parametrize("source", [isolated_pool, isolated_engine])
+def test_lease_of_isolated_transactions_is_renewed_and_released(
+    source: Any, destination: str, observer: psycopg.Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(opened: Any) -> None:
+        with pytest.raises(ValueError, match="broken"):
+            async with await leased(opened, destination, SHORT):
+                expiry = expiry_of(observer, destination)
+                while expiry_of(observer, destination) == expiry and not caplog.records:
+                    await asyncio.sleep(0.01)
+                raise ValueError("broken")
+        again = await leased(opened, destination)
+        assert (again.held.attempt, again.held.last_error) == (2, "ValueError: broken")
+
+    run(source, work)
+    assert caplog.records == []
+
+
+def test_lease_is_lost_when_its_extension_hangs(
+    destination: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(opened: Any) -> None:
+        lease = await leased(opened, destination, dt.timedelta(milliseconds=300))
+        with pytest.raises(LeaseLostError):
+            async with lease:
+                # The event loop is blocked, so the renewal does not run.
+                until("the lease is lost", lambda: lease.is_lost)
+                await asyncio.sleep(0)
+                await asyncio.Event().wait()
+
+    run(psycopg_pool, work)
+    assert "cannot renew the lease of message 'm'" in caplog.text
 
 
 @pytest.mark.parametrize("source", [asyncpg_pool, psycopg_pool])

@@ -7,13 +7,14 @@ import dataclasses
 import datetime as dt
 import threading
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 import psycopg
 import pytest
 import sqlalchemy
 from conftest import until
-from connections import ENGINE
+from connections import ENGINE, PSYCOPG
 from psycopg_pool import ConnectionPool
 from sqlalchemy.orm import sessionmaker
 
@@ -34,6 +35,7 @@ from idem_pg import (
     lease,
 )
 from idem_pg.lease_rules import RENEWAL_THREAD
+from idem_pg.transactions import BlockingTransactions
 
 SHORT = dt.timedelta(seconds=6)
 """The duration of a lease that is renewed soon: see `renewed_soon`."""
@@ -82,6 +84,75 @@ def test_end_of_the_block_completes_the_message(
         work.record(Effect("t", 1))
     assert len(Idem(observer).effects("m", destination)) == 1
     assert lease(source, "m", destination) == Duplicate()
+
+
+def isolated_sources() -> list[Any]:
+    """Sources whose transactions are not READ COMMITTED."""
+    from django.db import connections
+
+    def psycopg_connection() -> Any:
+        connection = psycopg.connect()
+        connection.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
+        return connection
+
+    def psycopg_setting() -> Any:
+        return psycopg.connect(options="-c default_transaction_isolation=repeatable\\ read")
+
+    engine = sqlalchemy.create_engine(
+        PSYCOPG, poolclass=sqlalchemy.NullPool, isolation_level="REPEATABLE READ"
+    )
+    return [
+        pytest.param(psycopg_connection, id="psycopg"),
+        pytest.param(psycopg_setting, id="setting"),
+        pytest.param(engine, id="sqlalchemy.Engine"),
+        pytest.param(connections["serializable"], id="django"),
+    ]
+
+
+@pytest.mark.parametrize("source", isolated_sources())
+def test_lease_of_isolated_transactions_is_renewed(
+    source: Any, destination: str, observer: psycopg.Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    with leased(source, destination, SHORT) as work:
+        expiry = expiry_of(observer, destination)
+        until(
+            "the lease is renewed",
+            lambda: expiry_of(observer, destination) > expiry or bool(caplog.records),
+        )
+        assert work.once("s", 1, lambda key: key, on_unknown=OnUnknown.FAIL)
+        work.record(Effect("t", 1))
+    assert caplog.records == []
+    assert len(Idem(observer).effects("m", destination)) == 1
+
+
+@pytest.mark.parametrize("source", isolated_sources())
+def test_lease_of_isolated_transactions_is_released(
+    source: Any, destination: str, observer: psycopg.Connection
+) -> None:
+    observer.execute("SELECT idem_configure_retries(%s, base => '0')", [destination])
+    with pytest.raises(ValueError, match="broken"), leased(source, destination):
+        raise ValueError("broken")
+    again = leased(source, destination)
+    assert (again.held.attempt, again.held.last_error) == (2, "ValueError: broken")
+
+
+def test_source_that_cannot_be_read_committed_fails_before_the_work(
+    destination: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    @contextlib.contextmanager
+    def query_first() -> Iterator[Any]:
+        with psycopg.connect() as connection:
+            connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            connection.execute("SELECT 1")
+            yield connection
+
+    opened = BlockingTransactions(query_first)
+    with pytest.raises(ValueError, match="broken"), leased(opened, destination):
+        raise ValueError("broken")
+    assert "cannot release the lease" in caplog.text
+    assert "must be called before any query" in caplog.text
+    with pytest.raises(IdemError, match="must be called before any query"):
+        lease(opened, "m-2", destination)
 
 
 def expiry_of(observer: psycopg.Connection, destination: str) -> float:
@@ -200,7 +271,9 @@ def test_message_that_another_process_completed_is_completed(
     assert lease(pool, "m", destination) == Duplicate()
 
 
-def test_renewal_survives_lost_connections(destination: str, observer: psycopg.Connection) -> None:
+def test_renewal_survives_lost_connections(
+    destination: str, observer: psycopg.Connection, caplog: pytest.LogCaptureFixture
+) -> None:
     lost: list[int] = []
 
     def source() -> psycopg.Connection:
@@ -216,6 +289,8 @@ def test_renewal_survives_lost_connections(destination: str, observer: psycopg.C
         until("the lease is renewed", lambda: expiry_of(observer, destination) > expiries[0])
         assert len(lost) == 3
         assert not work.is_lost
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 3
+    assert "cannot renew the lease of message 'm'" in caplog.text
 
 
 def test_commit_is_repeated_after_its_reply_was_lost(
@@ -250,11 +325,15 @@ def test_value_that_cannot_be_sent_fails_at_once(pool: ConnectionPool, destinati
     assert wrong.value.__cause__ is not wrong.value
 
 
-def test_error_of_the_block_is_not_hidden_by_a_release_that_fails(destination: str) -> None:
+def test_error_of_the_block_is_not_hidden_by_a_release_that_fails(
+    destination: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with ConnectionPool(min_size=0, max_size=1, timeout=0.1) as pool:
         work = leased(pool, destination)
         with pytest.raises(ValueError, match="broken"), pool.connection(), work:
             raise ValueError("broken")
+    assert "cannot release the lease of message 'm'" in caplog.text
+    assert "PoolTimeout" in caplog.text
 
 
 def test_engine_of_sqlalchemy_is_not_disposed(destination: str) -> None:

@@ -14,7 +14,7 @@ from .errors import IdemError, LeaseLostError, LeaseNotCompletedError
 from .external_calls import Begun
 from .functions import Functions
 from .ids import MessageId
-from .lease_rules import LOST, SHORT_LOCK_TIMEOUT
+from .lease_rules import LOST, SHORT_LOCK_TIMEOUT, log_failure
 from .leases import DEFAULT_LEASE, Exhausted, Held
 from .once import (
     NOT_STORED,
@@ -265,10 +265,10 @@ class AsyncLease:
 
         try:
             await self._run(release)
-        except Exception:
+        except Exception as failed:
             # The lease expires, and the attempt stays counted. The error of the block is more
             # useful to the caller.
-            return
+            log_failure("release", self.held, failed)
 
     async def _is_claimed(self, idem: Functions) -> bool:
         return await idem.is_claimed(self.held.message_id, self.held.destination)

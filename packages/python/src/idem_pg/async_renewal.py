@@ -8,10 +8,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from .errors import IdemError
-from .idem import AsyncIdem
-from .lease_rules import RENEWAL_THREAD, pause_of, renew_at
+from .lease_rules import RENEWAL_THREAD, log_failure, pause_of, renew_at
 from .leases import Held
-from .transactions import AsyncTransactions
+from .transactions import AsyncTransactions, in_transaction
 
 T = TypeVar("T")
 
@@ -29,6 +28,7 @@ class AsyncRenewal:
         self._transactions = open_transaction
         self._held = held
         self._is_lost = False
+        self._ends_at = held.asked_at + held.duration.total_seconds()
         self._has_cancelled = False
         self._worker: asyncio.Task[object] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -36,7 +36,7 @@ class AsyncRenewal:
     @property
     def is_lost(self) -> bool:
         """Whether the server has rejected an extension, or the lease has expired."""
-        return self._is_lost
+        return self._is_lost or time.monotonic() >= self._ends_at
 
     def start(self) -> None:
         self._worker = asyncio.current_task()
@@ -70,28 +70,23 @@ class AsyncRenewal:
 
     async def _renew(self) -> None:
         duration = self._held.duration.total_seconds()
-        ends_at = self._held.asked_at + duration
         while True:
-            await asyncio.sleep(max(renew_at(self._held, ends_at) - time.monotonic(), 0))
+            await asyncio.sleep(max(renew_at(self._held, self._ends_at) - time.monotonic(), 0))
             asked_at = time.monotonic()
+            extended = in_transaction(self._transactions, lambda idem: idem.extend(self._held))
             try:
-                await asyncio.wait_for(self._extend(), ends_at - asked_at)
-                ends_at = asked_at + duration
+                await asyncio.wait_for(extended, self._ends_at - asked_at)
+                self._ends_at = asked_at + duration
                 continue
-            except IdemError as error:
-                if error.sqlstate == "55000":
+            except Exception as error:
+                log_failure("renew", self._held, error)
+                if isinstance(error, IdemError) and error.sqlstate == "55000":
                     break
-            except Exception:  # noqa: S110
-                # An error of the environment: the extension is tried again.
-                pass
-            if time.monotonic() >= ends_at:
+                # Every other error is one of the environment, so the extension is tried again.
+            if self.is_lost:
                 break
             await asyncio.sleep(pause_of(self._held))
         self._is_lost = True
         if self._worker is not None:
             self._has_cancelled = True
             self._worker.cancel()
-
-    async def _extend(self) -> None:
-        async with self._transactions() as connection:
-            await AsyncIdem(connection).extend(self._held)

@@ -106,7 +106,8 @@ def _psycopg(connection: Any) -> Execute:
 
     async def execute(sql: str, parameters: tuple[Any, ...]) -> Rows:
         with Cursor(owner, row_factory=tuple_row) as cursor:
-            return cursor.execute(_format(sql), parameters).fetchall()
+            cursor.execute(_format(sql), parameters)
+            return cursor.fetchall() if cursor.description else []
 
     return execute
 
@@ -120,7 +121,7 @@ def _async_psycopg(connection: Any) -> Execute:
     async def execute(sql: str, parameters: tuple[Any, ...]) -> Rows:
         async with AsyncCursor(owner, row_factory=tuple_row) as cursor:
             await cursor.execute(_format(sql), parameters)
-            return await cursor.fetchall()
+            return await cursor.fetchall() if cursor.description else []
 
     return execute
 
@@ -139,7 +140,8 @@ def _asyncpg(connection: Any) -> Execute:
 
 def _sqlalchemy(connection: Any) -> Execute:
     async def execute(sql: str, parameters: tuple[Any, ...]) -> Rows:
-        return _rows(connection.execute(_text(sql), _named(parameters)).fetchall())
+        result = connection.execute(_text(sql), _named(parameters))
+        return _rows(result.fetchall() if result.returns_rows else [])
 
     return execute
 
@@ -147,7 +149,7 @@ def _sqlalchemy(connection: Any) -> Execute:
 def _async_sqlalchemy(connection: Any) -> Execute:
     async def execute(sql: str, parameters: tuple[Any, ...]) -> Rows:
         result = await connection.execute(_text(sql), _named(parameters))
-        return _rows(result.fetchall())
+        return _rows(result.fetchall() if result.returns_rows else [])
 
     return execute
 
@@ -156,7 +158,7 @@ def _django(connection: Any) -> Execute:
     async def execute(sql: str, parameters: tuple[Any, ...]) -> Rows:
         with connection.cursor() as cursor:
             cursor.execute(_format(sql), parameters)
-            return _rows(cursor.fetchall())
+            return _rows(cursor.fetchall() if cursor.description else [])
 
     return execute
 

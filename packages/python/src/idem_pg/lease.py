@@ -13,7 +13,7 @@ from .ids import MessageId
 from .leases import DEFAULT_LEASE, Exhausted, Held
 from .once import Call, OnUnknown, Query, awaitable_query
 from .outcomes import Dead, Duplicate, InProgress, Settlement
-from .transactions import BlockingTransactions
+from .transactions import blocking_transactions
 
 
 def lease(
@@ -23,9 +23,9 @@ def lease(
 
     `source` opens transactions: see `transactions`. A lost connection is retried.
     """
-    opened = BlockingTransactions(source)
+    opened = blocking_transactions(source)
     acquired = finished(async_lease(opened, message_id, destination, duration))
-    return Lease(source, acquired.held) if isinstance(acquired, AsyncLease) else acquired
+    return Lease(opened, acquired.held) if isinstance(acquired, AsyncLease) else acquired
 
 
 class Lease:
@@ -35,7 +35,7 @@ class Lease:
     """After the normal end of the block."""
 
     def __init__(self, source: Any, held: Held) -> None:
-        self._asynchronous = AsyncLease(BlockingTransactions(source), held)
+        self._asynchronous = AsyncLease(blocking_transactions(source), held)
         self.held = held
 
     def record(self, effects: Effects) -> None:

@@ -9,9 +9,9 @@ from typing import TypeVar
 
 from .blocking import finished
 from .errors import IdemError
-from .lease_rules import RENEWAL_THREAD, pause_of, renew_at
+from .lease_rules import RENEWAL_THREAD, log_failure, pause_of, renew_at
 from .leases import Held
-from .transactions import AsyncTransactions, functions_of
+from .transactions import AsyncTransactions, in_transaction
 
 T = TypeVar("T")
 
@@ -62,14 +62,12 @@ class Renewal:
 
     def _extended(self) -> bool:
         try:
-            finished(self._extend())
+            finished(in_transaction(self._transactions, lambda idem: idem.extend(self._held)))
         except Exception as error:
+            if not self._stopped.is_set():
+                log_failure("renew", self._held, error)
             if isinstance(error, IdemError) and error.sqlstate == "55000":
                 self._lost.set()
             # Every other error is one of the environment, so the extension is tried again.
             return False
         return True
-
-    async def _extend(self) -> None:
-        async with self._transactions() as connection:
-            await functions_of(self._transactions, connection).extend(self._held)

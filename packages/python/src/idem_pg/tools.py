@@ -12,7 +12,7 @@ from .async_tools import async_once
 from .blocking import awaitable, finished
 from .leases import DEFAULT_LEASE
 from .once import OnUnknown, Query, awaitable_query
-from .transactions import BlockingTransactions
+from .transactions import blocking_transactions
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -30,7 +30,7 @@ def once(
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Makes each call of a function once. See `async_once`."""
     asynchronous = async_once(
-        BlockingTransactions(source),
+        blocking_transactions(source),
         destination,
         id=id,
         on_unknown=awaitable_query(on_unknown),

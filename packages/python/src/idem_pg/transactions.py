@@ -27,15 +27,46 @@ from .executors import (
 from .functions import Functions
 from .idem import AsyncIdem
 from .lease_rules import RENEWAL_THREAD
+from .statements import Statement
 
 T = TypeVar("T")
 Transactions = Callable[[], AbstractContextManager[Any]]
-AsyncTransactions = Callable[[], AbstractAsyncContextManager[Any]]
 Work = Callable[[Functions], Awaitable[T]]
 
 ATTEMPTS = 6
 """The number of attempts of a short transaction whose connection is lost."""
 _FIRST_DELAY, _LONGEST_DELAY = 0.05, 1.0
+
+
+_READ_COMMITTED: Statement[None] = Statement(
+    "SET TRANSACTION ISOLATION LEVEL READ COMMITTED", (), lambda _: None
+)
+
+
+class AsyncTransactions:
+    """Opens transactions of an asynchronous driver."""
+
+    are_isolated = False
+    """Whether the server has said that they are not READ COMMITTED, as a function needs it."""
+
+    def __init__(self, open_transaction: Callable[[], AbstractAsyncContextManager[Any]]) -> None:
+        self._open = open_transaction
+
+    def __call__(self) -> AbstractAsyncContextManager[Any]:
+        return self._open()
+
+
+class BlockingTransactions(AsyncTransactions):
+    """Transactions of a synchronous driver, for coroutines that block: see `blocking.py`."""
+
+    def __init__(self, source: Any) -> None:
+        self._transactions = transactions(source)
+        super().__init__(self._opened)
+
+    @contextlib.asynccontextmanager
+    async def _opened(self) -> AsyncIterator[Any]:
+        with self._transactions() as connection:
+            yield connection
 
 
 def transactions(source: Any) -> Transactions:
@@ -65,61 +96,67 @@ def async_transactions(source: Any) -> AsyncTransactions:
     manager, which yields a connection or session, commits at its normal end and rolls back after an
     exception. A function that does not commit is not detected.
     """
+    if isinstance(source, AsyncTransactions):
+        return source
     match kind_of(source):
         case "psycopg.AsyncPool":
-            return source.connection  # type: ignore[no-any-return]
+            return AsyncTransactions(source.connection)
         case "sqlalchemy.AsyncEngine" | "sqlalchemy.async_sessionmaker":
-            return source.begin  # type: ignore[no-any-return]
+            return AsyncTransactions(source.begin)
         case "asyncpg.Pool":
-            return _of_asyncpg(source)
+            return AsyncTransactions(_of_asyncpg(source))
         case None if callable(source):
-            return source  # type: ignore[no-any-return]
+            return AsyncTransactions(source)
     raise _no_source(source, "a Pool of asyncpg, an AsyncConnectionPool, an AsyncEngine")
 
 
-class BlockingTransactions:
-    """Transactions of a synchronous driver, for coroutines that block: see `blocking.py`."""
-
-    def __init__(self, source: Any) -> None:
-        self._open = transactions(source)
-
-    @contextlib.asynccontextmanager
-    async def __call__(self) -> AsyncIterator[Any]:
-        with self._open() as connection:
-            yield connection
+def blocking_transactions(source: Any) -> BlockingTransactions:
+    """Returns the transactions of a source, see `transactions`, for coroutines that block."""
+    return source if isinstance(source, BlockingTransactions) else BlockingTransactions(source)
 
 
-def functions_of(open_transaction: AsyncTransactions, connection: Any) -> Functions:
+def functions_of(opened: AsyncTransactions, connection: Any) -> Functions:
     """Returns idem's functions on a connection of the same kind as these transactions have."""
-    if isinstance(open_transaction, BlockingTransactions):
+    if isinstance(opened, BlockingTransactions):
         return Functions(connection, SYNCHRONOUS, "Idem")
     return AsyncIdem(connection)
 
 
-async def short_transaction(open_transaction: AsyncTransactions, work: Work[T]) -> T:
+async def in_transaction(opened: AsyncTransactions, work: Work[T]) -> T:
+    """Runs `work` in a transaction of its own, READ COMMITTED if a function of idem needs it.
+
+    Raises IdemError for an error of the server and for a lost connection.
+    """
+    is_isolated, failed = opened.are_isolated, None
+    try:
+        async with opened() as connection:
+            idem = functions_of(opened, connection)
+            try:
+                if is_isolated:
+                    await idem.run(_READ_COMMITTED)
+                return await work(idem)
+            except IdemError as error:
+                failed = error
+                raise
+    except Exception as error:
+        # The rollback over a lost connection fails too. The first error tells more.
+        found = failed or translated(error)
+        if is_isolated or failed is None or failed.sqlstate != "25000":
+            raise_caused(found, error)
+    opened.are_isolated = True
+    return await in_transaction(opened, work)
+
+
+async def short_transaction(opened: AsyncTransactions, work: Work[T]) -> T:
     """Runs `work` in a transaction of its own, and again after a lost connection.
 
     `work` must be safe to repeat, because a commit can have succeeded although its reply was lost.
     """
-
-    async def attempt() -> T:
-        failed: IdemError | None = None
-        try:
-            async with open_transaction() as connection:
-                try:
-                    return await work(functions_of(open_transaction, connection))
-                except IdemError as error:
-                    failed = error
-                    raise
-        except Exception as error:
-            # The rollback over a lost connection fails too. The first error tells more.
-            raise_caused(failed or translated(error), error)
-
-    return await retried(open_transaction, attempt, is_retryable)
+    return await retried(opened, lambda: in_transaction(opened, work), is_retryable)
 
 
 async def retried(
-    open_transaction: AsyncTransactions,
+    opened: AsyncTransactions,
     attempt: Callable[[], Awaitable[T]],
     may_retry: Callable[[Exception], bool],
 ) -> T:
@@ -130,7 +167,7 @@ async def retried(
         except Exception as error:
             if delay == 0 or not may_retry(error):
                 raise
-        if isinstance(open_transaction, BlockingTransactions):
+        if isinstance(opened, BlockingTransactions):
             time.sleep(delay)  # noqa: ASYNC251
         else:
             await asyncio.sleep(delay)
@@ -185,7 +222,7 @@ def _prepare_for_atomic(connection: Any) -> None:
         raise ImproperlyConfigured(f"the connection {connection.alias!r} is not in autocommit mode")
 
 
-def _of_asyncpg(pool: Any) -> AsyncTransactions:
+def _of_asyncpg(pool: Any) -> Callable[[], AbstractAsyncContextManager[Any]]:
     @contextlib.asynccontextmanager
     async def opened() -> AsyncIterator[Any]:
         async with pool.acquire() as connection:
