@@ -126,6 +126,7 @@ def test_every_outcome_has_its_settlement() -> None:
         "InProgress": "redeliver",
         "Lease": "acknowledge",
         "Mismatch": "reject",
+        "Processed": "acknowledge",
         "ToolBusyError": "redeliver",
         "ToolFailedError": "reject",
     }

@@ -1,6 +1,7 @@
 """idem for Python: process each message once, in the transaction that you have."""
 
 from .async_lease import AsyncLease, async_lease
+from .async_process import Processed, async_process
 from .async_tools import async_once
 from .effects import Effect, RecordedEffect
 from .errors import IdemError, LeaseLostError, LeaseNotCompletedError
@@ -29,6 +30,7 @@ from .outcomes import (
     Outcome,
     Settlement,
 )
+from .process import process
 from .tool_rules import ToolBusyError, ToolFailedError
 from .tools import once
 from .transactions import async_transactions, transactions
@@ -59,6 +61,7 @@ __all__ = [
     "Mismatch",
     "OnUnknown",
     "Outcome",
+    "Processed",
     "ReceivedMessage",
     "RecordedEffect",
     "Settlement",
@@ -68,9 +71,11 @@ __all__ = [
     "UnknownResultError",
     "async_lease",
     "async_once",
+    "async_process",
     "async_transactions",
     "idempotent",
     "lease",
     "once",
+    "process",
     "transactions",
 ]

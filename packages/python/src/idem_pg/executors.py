@@ -197,10 +197,13 @@ def _rows(rows: Any) -> Rows:
 
 
 def raise_caused(error: Exception, cause: Exception) -> NoReturn:
-    """Raises an error with its cause. An error that is its own cause would never end a search."""
+    """Raises an error with its cause, unless it has one.
+
+    An error that is its own cause would never end a search.
+    """
     if error is cause:
         raise error
-    raise error from cause
+    raise error from error.__cause__ or cause
 
 
 def is_error_of_closed(error: Exception, connection: Any) -> bool:

@@ -7,6 +7,10 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast, overload
 
+from .aborted import PROBE, is_intact, run_last
+from .blocking import finished
+from .executors import SYNCHRONOUS
+from .functions import Functions
 from .idem import AsyncIdem, Idem
 from .ids import MessageId
 from .outcomes import Duplicate
@@ -24,7 +28,8 @@ class idempotent:  # noqa: N801
 
     `id` gets the other arguments. For a duplicate the handler does not run, and the result is
     `Duplicate()`. The caller begins and commits the transaction. A handler that is a coroutine
-    function gets the connection of an asynchronous driver.
+    function gets the connection of an asynchronous driver. If the handler has caught the error of a
+    statement, so that nothing would be committed, an IdemError with SQLSTATE 25P02 is raised.
     """
 
     def __init__(self, *, destination: str, id: Callable[..., MessageId]) -> None:
@@ -54,7 +59,9 @@ class idempotent:  # noqa: N801
             message_id = self._id(*args, **options)
             if not Idem(connection).try_claim(message_id, self._destination):
                 return Duplicate()
-            return handler(connection, *args, **options)
+            result = handler(connection, *args, **options)
+            finished(_raise_if_aborted(Functions(connection, SYNCHRONOUS, "Idem"), connection))
+            return result
 
         return claimed
 
@@ -66,6 +73,13 @@ class idempotent:  # noqa: N801
             message_id = self._id(*args, **options)
             if not await AsyncIdem(connection).try_claim(message_id, self._destination):
                 return Duplicate()
-            return await handler(connection, *args, **options)
+            result = await handler(connection, *args, **options)
+            await _raise_if_aborted(AsyncIdem(connection), connection)
+            return result
 
         return cast("Callable[..., Awaitable[T | Duplicate]]", claimed)
+
+
+async def _raise_if_aborted(idem: Functions, connection: Any) -> None:
+    if not await is_intact(connection):
+        await run_last(idem, connection, PROBE)

@@ -98,7 +98,12 @@ class Call:
 
     def scalar(self) -> Statement[T]:
         """Returns a statement that reads the function's only value."""
-        return Statement(f"SELECT {self._text()}", tuple(self._parameters), _first)
+        return self.scalar_and()
+
+    def scalar_and(self, *others: str) -> Statement[T]:
+        """The same, and calls other functions after it."""
+        sql = f"SELECT {', '.join([self._text(), *others])}"
+        return Statement(sql, tuple(self._parameters), _first)
 
     def nothing(self) -> Statement[None]:
         """Returns a statement for a function that returns nothing."""

@@ -159,9 +159,10 @@ async def retried(
     opened: AsyncTransactions,
     attempt: Callable[[], Awaitable[T]],
     may_retry: Callable[[Exception], bool],
+    delays: Iterator[float] | None = None,
 ) -> T:
     """Runs a step that is safe to repeat, and again after an error that `may_retry` accepts."""
-    for delay in retry_delays():
+    for delay in delays or retry_delays():
         try:
             return await attempt()
         except Exception as error:
@@ -174,11 +175,12 @@ async def retried(
     raise AssertionError("the last delay ends the loop")
 
 
-def retry_delays() -> Iterator[float]:
+def retry_delays(attempts: int | None = None) -> Iterator[float]:
     """Returns the delay after each attempt, with jitter. 0 follows the last attempt."""
-    for attempt in range(ATTEMPTS - 1):
-        delay = min(_FIRST_DELAY * 2**attempt, _LONGEST_DELAY)
+    delay = _FIRST_DELAY
+    for _ in range((attempts or ATTEMPTS) - 1):
         yield delay / 2 + random.random() * delay / 2  # noqa: S311
+        delay = min(delay * 2, _LONGEST_DELAY)
     yield 0.0
 
 

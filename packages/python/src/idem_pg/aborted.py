@@ -1,0 +1,69 @@
+"""Transactions that a failed statement has aborted, although the handler has caught the error.
+
+PostgreSQL answers their COMMIT with a ROLLBACK and no error, and so do the drivers.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from .errors import IdemError
+from .executors import kind_of, raise_caused
+from .functions import Functions
+from .statements import Statement
+
+T = TypeVar("T")
+
+PROBE: Statement[None] = Statement("SELECT 1", (), lambda _: None)
+_ABORTED = "25P02"
+
+
+async def run_last(idem: Functions, connection: Any, statement: Statement[T]) -> T:
+    """Executes the last statement of a transaction. IdemError with 25P02 if it is aborted."""
+    await is_intact(connection)
+    try:
+        return await idem.run(statement)
+    except IdemError as error:
+        if error.sqlstate == _ABORTED:
+            raise_caused(_aborted(""), error)
+        raise
+
+
+async def is_intact(connection: Any) -> bool:
+    """Returns whether the driver knows that its transaction is not aborted.
+
+    Raises IdemError with 25P02 if the driver knows that it is.
+    """
+    driver = await _driver_of(connection)
+    info = getattr(driver, "info", None)
+    if info is None or getattr(connection, "needs_rollback", False):
+        # asyncpg does not know it, and Django has more reasons to roll back than the server.
+        return False
+    if info.transaction_status.name == "INERROR":
+        raise _aborted(info.error_message)
+    return True
+
+
+async def _driver_of(connection: Any) -> Any:
+    """Returns the connection of the driver under a connection, cursor or session."""
+    match kind_of(connection):
+        case "psycopg.Cursor" | "psycopg.AsyncCursor" | "django.Connection":
+            return connection.connection
+        case "sqlalchemy.Connection":
+            return connection.connection.driver_connection
+        case "sqlalchemy.Session":
+            return connection.connection().connection.driver_connection
+        case "sqlalchemy.AsyncConnection":
+            return (await connection.get_raw_connection()).driver_connection
+        case "sqlalchemy.AsyncSession":
+            return await _driver_of(await connection.connection())
+    return connection
+
+
+def _aborted(last_error: str) -> IdemError:
+    # libpq keeps the last error, which is the first one unless statements have followed it.
+    first = last_error.partition("\n")[0].removeprefix("ERROR:").strip()
+    text = "the handler has caught the error of a statement, so its transaction is aborted"
+    if first and not first.startswith("current transaction is aborted"):
+        text += f": {first}"
+    return IdemError(text, _ABORTED, "Raise the error, or execute the statement in a savepoint.")
