@@ -1,8 +1,9 @@
 """A server of the Model Context Protocol with a tool that makes each of its calls once.
 
 A model, its framework or the network repeats a call whose result was lost. The repeated call has
-the same `call_id`, and returns the recorded result. `python mcp_server.py` serves over the standard
-input and output.
+the same `call_id`, and returns the recorded result. `python mcp_server.py` serves one conversation
+over the standard input and output. The host names it in CONVERSATION_ID, and starts the server
+again with the same name: the ids of two conversations can be equal.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from idem_pg import Found, ToolBusyError, ToolFailedError, UnknownCall, once
 
 GATEWAY = os.environ["GATEWAY_URL"]
+CONVERSATION = os.environ["CONVERSATION_ID"]
 
 server = MCPServer("payments")
 
@@ -33,13 +35,16 @@ def look_up(call: UnknownCall) -> Found | None:
 @once(
     psycopg.connect,
     "tools.refund",
+    scope="conversation",
     id="call_id",
     key="key",
     on_unknown=look_up,
     # A call can be repeated so long after its process was killed.
     lease_for=timedelta(seconds=2),
 )
-def refund_once(order: str, cents: int, *, call_id: str, key: str = "") -> dict[str, str]:
+def refund_once(
+    order: str, cents: int, *, conversation: str, call_id: str, key: str = ""
+) -> dict[str, str]:
     """Sends a refund to the gateway, under the idempotency key of the call."""
     request = urllib.request.Request(
         f"{GATEWAY}/refunds/{key}",
@@ -55,7 +60,7 @@ def refund_once(order: str, cents: int, *, call_id: str, key: str = "") -> dict[
 def refund(order: str, cents: int, call_id: str) -> dict[str, str]:
     """Refunds an order. `call_id` is the id of your tool call: pass the same one to repeat it."""
     try:
-        return refund_once(order, cents, call_id=call_id)
+        return refund_once(order, cents, conversation=CONVERSATION, call_id=call_id)
     except (ToolBusyError, ToolFailedError) as error:
         # The model gets the text of a ToolError only.
         raise ToolError(str(error)) from error

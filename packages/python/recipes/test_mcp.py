@@ -72,24 +72,34 @@ def gateway() -> Iterator[Gateway]:
 
 
 @contextlib.asynccontextmanager
-async def client_of(gateway: Gateway, pid: Path | None = None) -> AsyncIterator[Client]:
+async def client_of(
+    gateway: Gateway, conversation: str, pid: Path | None = None
+) -> AsyncIterator[Client]:
     """Starts a server as a process, which writes its id to the file `pid`."""
     command = ["sh", "-c", 'echo $$ > "$0"; exec "$@"', str(pid or os.devnull)]
     command += [sys.executable, str(SERVER)]
+    environment = {"GATEWAY_URL": gateway.url, "CONVERSATION_ID": conversation}
     parameters = StdioServerParameters(
-        command=command[0], args=command[1:], env=os.environ | {"GATEWAY_URL": gateway.url}
+        command=command[0], args=command[1:], env=os.environ | environment
     )
     async with Client(stdio_client(parameters)) as client:
         yield client
 
 
-def test_repeated_tool_call_refunds_once(gateway: Gateway) -> None:
-    call = {"order": "o-1", "cents": 500, "call_id": f"call-{uuid.uuid4()}"}
+CALL = {"order": "o-1", "cents": 500, "call_id": "call-1"}
+
+
+@pytest.fixture
+def conversation() -> str:
+    return f"conversation-{uuid.uuid4()}"
+
+
+def test_repeated_tool_call_refunds_once(gateway: Gateway, conversation: str) -> None:
 
     async def main() -> list[Any]:
-        async with client_of(gateway) as client:
-            results = [await client.call_tool("refund", call) for _ in range(3)]
-            other = await client.call_tool("refund", call | {"cents": 600})
+        async with client_of(gateway, conversation) as client:
+            results = [await client.call_tool("refund", CALL) for _ in range(3)]
+            other = await client.call_tool("refund", CALL | {"cents": 600})
             assert "with other arguments" in str(other.content)
             return results
 
@@ -99,23 +109,36 @@ def test_repeated_tool_call_refunds_once(gateway: Gateway) -> None:
         assert result.structured_content == {"refund": gateway.refunds[0][0]}
 
 
-def test_refund_of_a_killed_server_is_looked_up(gateway: Gateway, tmp_path: Path) -> None:
-    call = {"order": "o-1", "cents": 500, "call_id": f"call-{uuid.uuid4()}"}
+def test_equal_ids_of_two_conversations_are_two_refunds(
+    gateway: Gateway, conversation: str
+) -> None:
+    async def refund(conversation: str) -> Any:
+        async with client_of(gateway, conversation) as client:
+            return (await client.call_tool("refund", CALL)).structured_content
+
+    results = [asyncio.run(refund(name)) for name in (conversation, f"{conversation}-2")]
+    assert results == [{"refund": key} for key, _ in gateway.refunds]
+    assert len(gateway.refunds) == 2
+
+
+def test_refund_of_a_killed_server_is_looked_up(
+    gateway: Gateway, conversation: str, tmp_path: Path
+) -> None:
     gateway.is_silent = True
     pid = tmp_path / "pid"
 
     async def call_and_kill() -> None:
-        async with client_of(gateway, pid) as client:
-            calling = asyncio.create_task(client.call_tool("refund", call))
+        async with client_of(gateway, conversation, pid) as client:
+            calling = asyncio.create_task(client.call_tool("refund", CALL))
             await asyncio.to_thread(gateway.requested.wait, 60)
             os.kill(int(pid.read_text()), signal.SIGKILL)
             with pytest.raises(MCPError):
                 await calling
 
     async def repeat() -> Any:
-        async with client_of(gateway) as client:
+        async with client_of(gateway, conversation) as client:
             deadline = time.monotonic() + 60
-            while (result := await client.call_tool("refund", call)).is_error:
+            while (result := await client.call_tool("refund", CALL)).is_error:
                 assert "is in progress" in str(result.content)
                 assert time.monotonic() < deadline
             return result

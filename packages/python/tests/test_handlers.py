@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import inspect
+import json
 import pickle
 import uuid
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -30,7 +32,11 @@ from idem_pg import (
     idempotent,
     lease,
     once,
+    tool_call_key,
 )
+from idem_pg.ids import scoped_id
+
+SPEC = Path(__file__).parents[3] / "tests/spec"
 
 
 @pytest.fixture
@@ -97,7 +103,9 @@ class Card:
 
 
 def tool(pool: ConnectionPool, destination: str, card: Card, on_unknown: Any) -> Any:
-    @once(pool, destination, id="call_id", key="key", ignore=["context"], on_unknown=on_unknown)
+    options: Any = {"scope": None, "id": "call_id", "key": "key", "ignore": ["context"]}
+
+    @once(pool, destination, on_unknown=on_unknown, **options)
     def charge(cents: int, *, call_id: str, key: str = "", context: object = None) -> Any:
         """Charges the card."""
         return card.charge(cents, key)
@@ -129,11 +137,11 @@ def test_tool_call_needs_its_id(pool: ConnectionPool, destination: str) -> None:
         charge(5, call_id="call-1", key="mine")
     assert list(inspect.signature(charge).parameters) == ["cents", "call_id", "context"]
     with pytest.raises(TypeError, match="has no parameter 'id'"):
-        once(pool, destination, id="id", on_unknown=OnUnknown.FAIL)(lambda: None)
+        once(pool, destination, scope=None, id="id", on_unknown=OnUnknown.FAIL)(lambda: None)
 
 
 def test_concurrent_tool_call_is_busy(pool: ConnectionPool, destination: str) -> None:
-    held = lease(pool, "call-1", destination)
+    held = lease(pool, "all:call-1", destination)
     assert isinstance(held, Lease)
     card = Card()
     with pytest.raises(ToolBusyError) as busy:
@@ -151,13 +159,89 @@ def test_rejected_tool_call_is_rejected_again(pool: ConnectionPool, destination:
     assert len(card.requests) == 1
 
 
+def scoped(pool: ConnectionPool, destination: str, card: Card) -> Any:
+    @once(
+        pool,
+        destination,
+        scope="conversation",
+        id="call_id",
+        key="key",
+        on_unknown=OnUnknown.FAIL,
+    )
+    def charge(cents: int, *, conversation: Any, call_id: Any, key: str = "") -> Any:
+        return card.charge(cents, key)
+
+    return charge
+
+
+def test_calls_of_two_conversations_are_different(
+    pool: ConnectionPool, destination: str, observer: psycopg.Connection
+) -> None:
+    card = Card()
+    charge = scoped(pool, destination, card)
+    for conversation, call in [("a", "b:c"), ("a", "b:c"), ("a:b", "c")]:
+        assert charge(5, conversation=conversation, call_id=call) == {"charged": 5}
+    assert len({key for _, key in card.requests}) == len(card.requests) == 2
+    rows = observer.execute("SELECT id FROM idem.inbox WHERE destination = %s", [destination])
+    assert sorted(rows.fetchall()) == [("by:1:a:b:c",), ("by:3:a:b:c",)]
+
+
+def test_message_ids_are_those_of_http() -> None:
+    cases = json.loads((SPEC / "http/ids.json").read_text())
+    for case in cases["single_tenant"]:
+        assert scoped_id(None, case["key"]) == case["id"]
+    for case in cases["by_caller"]:
+        if "id" in case:
+            assert scoped_id(case["caller"], case["key"]) == case["id"]
+        elif case["problem"] == "unknown-caller" and case["caller"] is not None:
+            with pytest.raises(ValueError, match="a scope is"):
+                scoped_id(case["caller"], case["key"])
+
+
+def test_tool_call_needs_its_scope(pool: ConnectionPool, destination: str) -> None:
+    card = Card()
+    charge = scoped(pool, destination, card)
+    with pytest.raises(TypeError, match="needs its scope as the argument 'conversation'"):
+        charge(5, conversation=None, call_id="call-1")
+    with pytest.raises(ValueError, match="a scope is"):
+        charge(5, conversation="", call_id="call-1")
+    with pytest.raises(TypeError, match="scope"):
+        once(pool, destination, id="call_id", on_unknown=OnUnknown.FAIL)  # type: ignore[call-arg]
+    assert card.requests == []
+
+
+def test_key_of_a_tool_call_is_that_of_node() -> None:
+    cases = json.loads((SPEC / "tools/keys.json").read_text())
+    assert len(cases) >= 8
+    for case in cases:
+        key = tool_call_key(case["tool"], case["arguments"], case["occurrence"])
+        assert key == case["key"], case
+
+
+def test_key_of_a_tool_call_does_not_depend_on_the_writing() -> None:
+    key = tool_call_key("refund", {"a": 1, "b": [1.0, {"c": 2, "d": "\ue000"}]}, 0)
+    assert key == tool_call_key("refund", {"b": [1, {"d": "\ue000", "c": 2.0}], "a": 1}, 0)
+    others: list[Any] = [
+        ("refund", {"a": 1}, 0),
+        ("refund", {"a": 1}, 1),
+        ("refund", {"a": "1"}, 0),
+    ]
+    others += [("refunds", {"a": 1}, 0), ("refund", {"a": True}, 0), ("refund", {"a": 1.5}, 0)]
+    assert len({tool_call_key(*other) for other in others}) == 6
+    for wrong in [{"a": float("nan")}, {"a": "\ud800"}, {"a": object()}, {1: 2}]:
+        with pytest.raises((TypeError, ValueError)):
+            tool_call_key("refund", wrong, 0)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="occurrence"):
+        tool_call_key("refund", {}, -1)
+
+
 @pytest.mark.parametrize("value", [dt.datetime(2030, 1, 1), float("nan"), "a\0b", "\ud83e"])
 def test_tool_call_is_made_once_whatever_it_returns(
     value: Any, pool: ConnectionPool, destination: str
 ) -> None:
     runs: list[str] = []
 
-    @once(pool, destination, id="call_id", on_unknown=OnUnknown.REPEAT)
+    @once(pool, destination, scope=None, id="call_id", on_unknown=OnUnknown.REPEAT)
     def charge(*, call_id: str) -> Any:
         runs.append(call_id)
         return value
@@ -184,7 +268,7 @@ def test_unknown_tool_call_waits_for_a_person(
     for _ in range(12):
         with pytest.raises(UnknownResultError):
             charge(5, call_id="call-1")
-    Idem(observer).finish_call("call-1", destination, "tool", {"charged": 5})
+    Idem(observer).finish_call("all:call-1", destination, "tool", {"charged": 5})
     assert charge(5, call_id="call-1") == {"charged": 5}
     assert len(card.requests) == 1
 
@@ -221,7 +305,7 @@ def test_asynchronous_tool_runs_once(destination: str) -> None:
     async def main() -> None:
         async with asyncpg.create_pool(min_size=1, max_size=2) as pool:
 
-            @async_once(pool, destination, id="call_id", on_unknown=OnUnknown.FAIL)
+            @async_once(pool, destination, scope=None, id="call_id", on_unknown=OnUnknown.FAIL)
             async def charge(cents: int, *, call_id: str) -> dict[str, int]:
                 runs.append(cents)
                 return {"charged": cents}
@@ -236,13 +320,13 @@ def test_asynchronous_tool_runs_once(destination: str) -> None:
 def test_claimed_call_without_a_result_has_failed(
     pool: ConnectionPool, destination: str, observer: psycopg.Connection
 ) -> None:
-    observer.execute("SELECT idem_try_record('call-1', %s, '[]')", [destination])
+    observer.execute("SELECT idem_try_record('all:call-1', %s, '[]')", [destination])
     card = Card()
     for _ in range(2):
         with pytest.raises(ToolFailedError, match="its result is not recorded"):
             tool(pool, destination, card, OnUnknown.REPEAT)(5, call_id="call-1")
     assert card.requests == []
-    assert Idem(observer).calls("call-1", destination) == []
+    assert Idem(observer).calls("all:call-1", destination) == []
 
 
 def test_missing_argument_does_not_use_up_the_id(pool: ConnectionPool, destination: str) -> None:
@@ -274,7 +358,7 @@ def test_function_of_the_wrong_kind_is_rejected(pool: ConnectionPool, destinatio
     def generator(connection: Any) -> Any:
         yield
 
-    options: Any = {"id": "call_id", "on_unknown": OnUnknown.FAIL}
+    options: Any = {"scope": None, "id": "call_id", "on_unknown": OnUnknown.FAIL}
     with pytest.raises(TypeError, match="async_once"):
         once(pool, destination, **options)(coroutine)
     with pytest.raises(TypeError, match="async_once"):

@@ -31,6 +31,7 @@ from .outcomes import (
     Settlement,
 )
 from .process import process
+from .tool_keys import tool_call_key
 from .tool_rules import ToolBusyError, ToolFailedError
 from .tools import once
 from .transactions import async_transactions, transactions
@@ -77,5 +78,6 @@ __all__ = [
     "lease",
     "once",
     "process",
+    "tool_call_key",
     "transactions",
 ]

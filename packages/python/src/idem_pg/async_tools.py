@@ -30,6 +30,7 @@ def async_once(
     source: Any,
     destination: str,
     *,
+    scope: str | None,
     id: str,
     on_unknown: OnUnknown | AsyncQuery,
     key: str | None = None,
@@ -39,8 +40,11 @@ def async_once(
     """Makes each call of a function once.
 
     - `source` opens transactions: see `async_transactions`.
+    - `scope` is the name of the parameter with the conversation or session, in which the ids are
+      unique. None: the ids are unique everywhere, as UUIDs are.
     - `id` is the name of the parameter with the id of the call, for example the id that the model
-      gave to its tool call. Calls with the same id are the same call.
+      gave to its tool call. Calls with the same id in the same scope are the same call. If the ids
+      change when the model repeats a call, pass `tool_call_key(…)`.
     - `on_unknown` decides what happens after a process died in the middle of a call.
     - `key` is the name of a parameter that gets the idempotency key for the external system. The
       caller does not see it.
@@ -48,14 +52,17 @@ def async_once(
 
     The other arguments and the result are JSON. Raises ToolBusyError if another process runs the
     same call, ToolFailedError if the id was used with other arguments, and CallRefusedError if the
-    call was rejected.
+    call was rejected or its result cannot be stored.
+
+    The message id of a call is `by:N:SCOPE:ID`, where N is the number of bytes of the scope, or
+    `all:ID` without a scope. `idem_finish_call` takes it, after a person has found a result.
     """
     opened = async_transactions(source)
 
     def decorate(function: Function[P, T]) -> Function[P, T]:
         if not inspect.iscoroutinefunction(function):
             raise TypeError(f"{function.__qualname__}: use async_once for coroutine functions only")
-        tool = Tool(function, id, key, ignore)
+        tool = Tool(function, scope, id, key, ignore)
 
         @functools.wraps(function)
         async def called(*args: P.args, **options: P.kwargs) -> Any:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 from .errors import IdemError
-from .ids import MessageId
+from .ids import MessageId, id_text, scoped_id
 from .leases import Exhausted
 from .outcomes import Dead, Duplicate, InProgress, Settlement
 
@@ -39,9 +39,9 @@ class ToolFailedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call of a tool: its id, and its other arguments."""
+    """One call of a tool: its id with its scope, and its other arguments."""
 
-    message_id: MessageId
+    message_id: str
     request: dict[str, Any]
 
 
@@ -49,12 +49,18 @@ class Tool:
     """The signature of a tool, and which of its parameters are not a part of the request."""
 
     def __init__(
-        self, function: Callable[..., Any], id: str, key: str | None, ignore: Collection[str]
+        self,
+        function: Callable[..., Any],
+        scope: str | None,
+        id: str,
+        key: str | None,
+        ignore: Collection[str],
     ) -> None:
         whole = _signature_of(function)
+        self._scope = scope
         self._id = id
         self._key = key
-        self._ignore = {id, *ignore}
+        self._ignore = {scope or id, id, *ignore}
         for name in self._ignore | {key or id}:
             if name not in whole.parameters:
                 raise TypeError(f"{function.__qualname__} has no parameter {name!r}")
@@ -66,14 +72,17 @@ class Tool:
 
     def bind(self, args: tuple[Any, ...], options: dict[str, Any]) -> ToolCall:
         """Returns the call with these arguments. Raises TypeError if the arguments do not fit."""
-        if self.signature.bind_partial(*args, **options).arguments.get(self._id) is None:
-            raise TypeError(f"a call of a tool needs its id as the argument {self._id!r}")
+        given = self.signature.bind_partial(*args, **options).arguments
+        for what, name in (("id", self._id), ("scope", self._scope)):
+            if name is not None and given.get(name) is None:
+                raise TypeError(f"a call of a tool needs its {what} as the argument {name!r}")
         bound = self.signature.bind(*args, **options)
         bound.apply_defaults()
         request = {
             name: value for name, value in bound.arguments.items() if name not in self._ignore
         }
-        return ToolCall(bound.arguments[self._id], request)
+        scope = None if self._scope is None else id_text(bound.arguments[self._scope])
+        return ToolCall(scoped_id(scope, bound.arguments[self._id]), request)
 
     def with_key(self, options: dict[str, Any], key: str) -> dict[str, Any]:
         """Returns the arguments by name, with the idempotency key if it has a parameter."""
@@ -90,7 +99,7 @@ def _signature_of(function: Callable[..., Any]) -> inspect.Signature:
 
 def not_recorded(call: ToolCall) -> Exception:
     """Returns the error of a call that was claimed without a result."""
-    text = f"the call {str(call.message_id)!r} was processed, and its result is not recorded"
+    text = f"the call {call.message_id!r} was processed, and its result is not recorded"
     return ToolFailedError(text)
 
 
@@ -98,12 +107,12 @@ def not_leased(call: ToolCall, other: Exhausted | Duplicate | InProgress | Dead)
     """Returns the error of a call that cannot begin."""
     if isinstance(other, InProgress):
         return ToolBusyError(call.message_id, other.retry_after)
-    return ToolFailedError(f"the call {str(call.message_id)!r} has no attempt left")
+    return ToolFailedError(f"the call {call.message_id!r} has no attempt left")
 
 
 def mismatch(call: ToolCall, error: IdemError) -> Exception:
     """Returns the error of a call that was begun with other arguments."""
     if error.sqlstate != "23000":
         return error
-    text = f"the call {str(call.message_id)!r} was made before with other arguments"
+    text = f"the call {call.message_id!r} was made before with other arguments"
     return ToolFailedError(text)

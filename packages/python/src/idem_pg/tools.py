@@ -22,6 +22,7 @@ def once(
     source: Any,
     destination: str,
     *,
+    scope: str | None,
     id: str,
     on_unknown: OnUnknown | Query,
     key: str | None = None,
@@ -32,6 +33,7 @@ def once(
     asynchronous = async_once(
         blocking_transactions(source),
         destination,
+        scope=scope,
         id=id,
         on_unknown=awaitable_query(on_unknown),
         key=key,
