@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import traceback
 import uuid
 from typing import Any
 
@@ -133,6 +134,34 @@ def test_error_has_sqlstate_and_hint(name: str) -> None:
     assert "1" in caught.value.hint
     assert not caught.value.retryable
     assert caught.value.__cause__ is not None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_errors_do_not_print_parameters(name: str, observer: psycopg.Connection) -> None:
+    """Logs have the errors with their causes, and parameters are the data of users."""
+    pid_of_session = Statement("SELECT pg_backend_pid()", (), lambda rows: rows[0][0])
+
+    def fail(number: int) -> str:
+        def work(idem: Any, _: Any) -> None:
+            match number:
+                case 0:
+                    idem.record("private-id", DESTINATION, Effect("", "private payload"))
+                case 1:
+                    idem.try_claim("private\0id", DESTINATION)
+                case 2:
+                    pid = idem.run(pid_of_session)
+                    observer.execute("SELECT pg_terminate_backend(%s, 60000)", [pid])
+                    idem.try_claim("private-id", DESTINATION)
+
+        try:
+            in_transaction(name, work)
+        except Exception as error:
+            return "".join(traceback.format_exception(error, limit=0))
+        pytest.fail("no error")
+
+    for number in range(3):
+        text = fail(number)
+        assert "private" not in text, text
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -206,6 +206,12 @@ def raise_caused(error: Exception, cause: Exception) -> NoReturn:
     raise error from error.__cause__ or cause
 
 
+def hide_parameters(error: Exception) -> None:
+    """Lets an error of SQLAlchemy print its statement without the parameters."""
+    if hasattr(error, "hide_parameters"):
+        error.hide_parameters = True
+
+
 def is_error_of_closed(error: Exception, connection: Any) -> bool:
     """Returns whether an error of asyncpg without a SQLSTATE comes from a lost connection."""
     is_of_asyncpg = type(error).__module__.partition(".")[0] == "asyncpg"
@@ -227,7 +233,7 @@ def translated(error: Exception) -> Exception:
         found = found.__cause__ or getattr(found, "orig", None)
     if getattr(error, "connection_invalidated", False):
         # SQLAlchemy has seen that the connection is lost.
-        return IdemError(str(error), None, None)
+        return IdemError(str(getattr(error, "orig", None) or error), None, None)
     return error
 
 

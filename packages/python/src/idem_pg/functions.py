@@ -9,7 +9,7 @@ from uuid import UUID
 
 from . import results
 from .effects import Effect, Effects, RecordedEffect, is_bytes, text_of
-from .executors import Kinds, executor, raise_caused, translated
+from .executors import Kinds, executor, hide_parameters, raise_caused, translated
 from .external_calls import Begun, ExternalCall
 from .ids import MessageId, id_text
 from .leases import DEFAULT_LEASE, Acquired, Held
@@ -31,6 +31,7 @@ class Functions:
         try:
             rows = await self._execute(statement.sql, statement.parameters)
         except Exception as error:
+            hide_parameters(error)
             raise_caused(translated(error), error)
         return statement.decode(rows)
 
