@@ -9,6 +9,7 @@ import inspect
 import re
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 from typing import Any, get_args
 
@@ -19,7 +20,7 @@ from connections import ENGINE
 from psycopg_pool import ConnectionPool
 
 import idem_pg
-from idem_pg import AsyncIdem, Claimed, Effect, Expired, Idem, InProgress
+from idem_pg import AsyncIdem, Claimed, Effect, Expired, Held, Idem, InProgress, Lease, process
 from idem_pg.blocking import awaitable, finished
 from idem_pg.effects import text_of
 from idem_pg.errors import IdemError
@@ -145,6 +146,26 @@ def test_every_outcome_has_its_settlement() -> None:
 def test_effect_that_cannot_be_recorded_is_rejected(effect: Effect) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         text_of(effect)
+
+
+@pytest.mark.parametrize("wrong", [{"topic": "t", "payload": 1}, [{"topic": "t"}], "t", 42, None])
+def test_value_that_is_no_effect_is_rejected(wrong: Any, observer: psycopg.Connection) -> None:
+    held = Held("m", "d", 1, 1, None, dt.timedelta(seconds=1), 0.0)
+
+    def handler(_: Any) -> Any:
+        return wrong or 42
+
+    for reject in (
+        lambda: Idem(observer).record("m", "d", wrong),
+        lambda: Idem(observer).try_record("m", "d", wrong),
+        lambda: Idem(observer).complete(held, wrong),
+        lambda: Idem(observer).send(wrong),
+        lambda: Lease(psycopg.connect, held).record(wrong),
+        lambda: Lease(psycopg.connect, held).complete(observer, wrong),
+        lambda: process(psycopg.connect, f"m-{uuid.uuid4()}", "d", handler),
+    ):
+        with pytest.raises(TypeError, match=r"is an idem_pg\.Effect, not"):
+            reject()
 
 
 def test_send_rejects_a_delay(observer: psycopg.Connection) -> None:

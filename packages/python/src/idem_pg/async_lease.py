@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 from .async_renewal import AsyncRenewal
-from .effects import Effect, Effects, json_copy, text_of
+from .effects import Effect, Effects, json_copy, list_of, text_of
 from .errors import IdemError, LeaseLostError, LeaseNotCompletedError
 from .external_calls import Begun
 from .functions import Functions
@@ -89,7 +89,7 @@ class AsyncLease:
 
     def record(self, effects: Effects) -> None:
         """Records effects when the message is completed."""
-        added = [effects] if isinstance(effects, Effect) else list(effects)
+        added = list_of(effects)
         # An effect that is not JSON fails here, and not at the end of the block.
         text_of(added)
         self._effects.extend(added)
@@ -104,9 +104,9 @@ class AsyncLease:
         Returns the message ids of the effects: those of `record`, and these. Call it at the end of
         the transaction, and commit before the end of the block. It ends the renewal.
         """
+        added = list_of(effects)
         self._renewal.stop()
         self._completion = Completion.BY_USER
-        added = [effects] if isinstance(effects, Effect) else list(effects)
         try:
             idem = functions_of(self._transactions, connection)
             return await idem.complete(self.held, [*self._effects, *added])

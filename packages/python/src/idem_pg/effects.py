@@ -74,11 +74,23 @@ def json_copy(value: Any) -> Any:
     return json.loads(json_text(value))
 
 
+def list_of(effects: Effects) -> list[Effect]:
+    """Returns the effects as a list. Raises TypeError for other values, for example a dict."""
+    if isinstance(effects, (Effect, str, Mapping)) or not isinstance(effects, Iterable):
+        return [ensure_effect(effects)]
+    return [ensure_effect(effect) for effect in effects]
+
+
+def ensure_effect(value: Any) -> Effect:
+    """Returns the value. Raises TypeError if it is no effect."""
+    if not isinstance(value, Effect):
+        raise TypeError(f"an effect is an idem_pg.Effect, not {type(value).__qualname__}")
+    return value
+
+
 def text_of(effects: Effects) -> str:
     """Returns the effects as the text of a JSON array."""
-    if isinstance(effects, Effect):
-        effects = [effects]
-    return json_text([_members(effect) for effect in effects])
+    return json_text([_members(effect) for effect in list_of(effects)])
 
 
 def _members(effect: Effect) -> dict[str, Any]:

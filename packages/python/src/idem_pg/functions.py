@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from . import results
-from .effects import Effect, Effects, RecordedEffect, is_bytes, text_of
+from .effects import Effect, Effects, RecordedEffect, ensure_effect, is_bytes, text_of
 from .executors import Kinds, executor, hide_parameters, raise_caused, translated
 from .external_calls import Begun, ExternalCall
 from .ids import MessageId, id_text
@@ -90,7 +90,7 @@ class Functions:
 
     async def send(self, effect: Effect) -> UUID:
         """Sends a message that does not result from another message. Returns its message id."""
-        if effect.deliver_after is not None:
+        if ensure_effect(effect).deliver_after is not None:
             raise ValueError("send does not support deliver_after: record the effect with a claim")
         call = Call("idem_send_bytes" if is_bytes(effect.payload) else "idem_send")
         call.text(effect.topic).payload(effect.payload)
