@@ -195,3 +195,52 @@ def test_call_with_a_lost_lease_fails(idem: Idem, destination: str) -> None:
     with pytest.raises(IdemError) as lost:
         idem.begin_call("m", destination, "b", token=mine.token)
     assert lost.value.sqlstate == "55000"
+
+
+UNSTORABLE = "ä\0\ud83e" + "x" * 3000
+STORED = "ä?" + "x" * 1997
+"""What is stored of it: 2,000 bytes."""
+
+
+def test_error_that_cannot_be_stored_is_cleaned(
+    idem: Idem, destination: str, observer: psycopg.Connection
+) -> None:
+    observer.execute("SELECT idem_configure_retries(%s, base => '0')", [destination])
+    idem.release(held(idem.acquire("m", destination)), UNSTORABLE)
+    again = held(idem.acquire("m", destination))
+    assert again.last_error == STORED
+    idem.begin_call("m", destination, "s")
+    idem.fail_call("m", destination, "s", UNSTORABLE, retryable=False)
+    assert idem.calls("m", destination)[0].error == STORED
+    idem.bury(again, b"", UNSTORABLE)
+    assert idem.reject("m-2", destination, b"", UNSTORABLE)
+    letters = observer.execute(
+        "SELECT last_error FROM idem.dead_letters WHERE destination = %s", [destination]
+    )
+    assert letters.fetchall() == [(STORED,)] * 2
+
+
+def test_text_with_a_zero_byte_is_an_error(idem: Idem, destination: str) -> None:
+    """The texts of a message are not changed, because another one could have the result."""
+    lease = held(idem.acquire("m", destination))
+    calls: list[Callable[[], object]] = [
+        lambda: idem.try_claim("a\0b", destination),
+        lambda: idem.try_claim_batch(["a", "a\0b"], destination),
+        lambda: idem.is_claimed("m", "a\0b"),
+        lambda: idem.receive("m", destination, {}, key="a\0b"),
+        lambda: idem.bury(lease, b"", "error", content_type="a\0b"),
+        lambda: idem.begin_call("m", destination, "a\0b"),
+    ]
+    for call in calls:
+        with pytest.raises(IdemError, match="contains a zero byte") as caught:
+            call()
+        assert caught.value.sqlstate == "22021"
+        assert not caught.value.retryable
+    calls = [
+        lambda: idem.reject("m-2", destination, b"", "error", headers={"h": "a\0b"}),
+        lambda: idem.receive("m-2", destination, {"text": "a\0b"}),
+    ]
+    for call in calls:
+        with pytest.raises(IdemError, match=r"Unicode escape") as caught:
+            call()
+        assert caught.value.sqlstate == "22P05"

@@ -26,7 +26,6 @@ from .once import (
     UnknownResultError,
     is_final,
     is_not_storable,
-    storable,
     text_of_error,
     unknown_of,
 )
@@ -222,7 +221,7 @@ class AsyncLease:
 
     async def _fail(self, step: str, error: Exception) -> None:
         held, retryable = self.held, isinstance(error, CallNotDoneError)
-        text = storable(str(error)) or text_of_error(error)
+        text = str(error) or text_of_error(error)
 
         async def fail(idem: Functions) -> None:
             # The holder of the next lease may be making the call, so only the holder records.

@@ -15,7 +15,7 @@ from .ids import MessageId, id_text
 from .leases import DEFAULT_LEASE, Acquired, Held
 from .messages import ReceivedMessage
 from .outcomes import Outcome
-from .statements import Call, Statement
+from .statements import Call, Statement, storable
 
 T = TypeVar("T")
 
@@ -125,9 +125,12 @@ class Functions:
     ) -> timedelta | None:
         """Releases a lease. Returns the time until the next attempt, None if there is none.
 
-        Without an error the attempt does not count.
+        Without an error the attempt does not count. The server stores 2,000 bytes of an error, here
+        and in the other methods.
         """
-        call = Call.of_lease("idem_release", held).option("error", "text", error)
+        call = Call.of_lease("idem_release", held).option(
+            "error", "text", error and storable(error)
+        )
         call.option("final", "boolean", final)
         pause = results.microseconds("idem_release")
         return await self.run(call.returning(pause, results.duration_of))
@@ -144,7 +147,7 @@ class Functions:
         content_type: str | None = None,
     ) -> None:
         """Stores a leased message of a broker as a dead letter."""
-        call = Call.of_lease("idem_bury", held).add("bytea", bytes(payload)).text(error)
+        call = Call.of_lease("idem_bury", held).add("bytea", bytes(payload)).error(error)
         return await self.run(call.content(headers, key, type, content_type).nothing())
 
     # The durable inbox.
@@ -214,7 +217,7 @@ class Functions:
             call.add("text", None)
         else:
             call.id(message_id)
-        call.text(destination).add("bytea", bytes(payload)).text(error)
+        call.text(destination).add("bytea", bytes(payload)).error(error)
         call.content(headers, key, type, content_type)
         return await self.run(call.option("source", "text", source).scalar())
 
@@ -254,7 +257,7 @@ class Functions:
 
         After `retryable=False` the call is never repeated.
         """
-        call = Call.of("idem_fail_call", message_id, destination).text(step).text(error)
+        call = Call.of("idem_fail_call", message_id, destination).text(step).error(error)
         return await self.run(call.add("boolean", retryable).nothing())
 
     async def calls(self, message_id: MessageId, destination: str) -> list[ExternalCall]:

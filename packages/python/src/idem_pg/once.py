@@ -106,9 +106,4 @@ def unknown_of(begun: Begun) -> UnknownCall:
 
 def text_of_error(error: BaseException) -> str:
     """Returns the error with its type, as idem's functions store it."""
-    return storable(f"{type(error).__name__}: {error}")
-
-
-def storable(text: str) -> str:
-    """Returns the text without what PostgreSQL cannot store."""
-    return text.replace("\0", "").encode(errors="replace").decode()
+    return f"{type(error).__name__}: {error}"

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 from .effects import is_bytes, json_text, object_of, with_time_zone
+from .errors import IdemError
 from .ids import MessageId, id_text
 from .leases import Held
 
@@ -49,7 +50,7 @@ class Call:
 
     def add(self, sql_type: str, value: Any) -> Call:
         self._types.append(sql_type)
-        self._parameters.append(value)
+        self._parameters.append(_checked(value))
         return self
 
     def id(self, message_id: MessageId) -> Call:
@@ -60,6 +61,9 @@ class Call:
     def text(self, value: str) -> Call:
         return self.add("text", value)
 
+    def error(self, value: str) -> Call:
+        return self.text(storable(value))
+
     def payload(self, value: Any) -> Call:
         if is_bytes(value):
             return self.add("bytea", bytes(value))
@@ -68,7 +72,7 @@ class Call:
     def option(self, name: str, sql_type: str, value: Any) -> Call:
         if value is not None:
             self._types.append((name, sql_type))
-            self._parameters.append(value)
+            self._parameters.append(_checked(value))
         return self
 
     def time_option(self, name: str, value: datetime | None) -> Call:
@@ -130,6 +134,23 @@ def _call_text(function: str, types: tuple[str | tuple[str, str], ...], first: i
         value = f"CAST(${number} AS text)" if sql_type in ("json", "jsonb") else f"${number}"
         arguments.append(f"{name and f'{name} => '}CAST({value} AS {sql_type})")
     return f"{function}({', '.join(arguments)})"
+
+
+def storable(text: str) -> str:
+    """Returns the text of an error without what PostgreSQL cannot store."""
+    return text.replace("\0", "").encode(errors="replace").decode()
+
+
+def _checked(value: Any) -> Any:
+    """Returns a parameter. Raises IdemError for a text that PostgreSQL cannot store."""
+    for text in value if isinstance(value, list) else [value]:
+        if isinstance(text, str) and "\0" in text:
+            raise IdemError(
+                "a text contains a zero byte, which PostgreSQL cannot store",
+                "22021",
+                "Remove the zero byte from the text.",
+            )
+    return value
 
 
 def _first(rows: Rows) -> Any:
