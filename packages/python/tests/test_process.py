@@ -294,6 +294,18 @@ def test_error_of_the_handler_is_raised_as_it_is(
     assert not Idem(observer).is_claimed(message_id, DESTINATION)
 
 
+def test_error_of_another_system_is_not_repeated(pool: ConnectionPool, message_id: str) -> None:
+    runs: list[int] = []
+
+    def handler(connection: Any) -> None:
+        runs.append(1)
+        raise LookupError("no price") from ConnectionRefusedError("of another system")
+
+    with pytest.raises(LookupError, match="no price"):
+        process(pool, message_id, DESTINATION, handler, retries=2)
+    assert len(runs) == 1
+
+
 def test_other_outcomes_do_not_run_the_handler(pool: ConnectionPool, message_id: str) -> None:
     def fail(connection: Any) -> None:
         pytest.fail("the handler runs")

@@ -52,20 +52,22 @@ async def async_process(
 
     An error of the handler rolls back, and is raised as it is. An error of a statement that the
     handler has caught is raised as an IdemError with SQLSTATE 25P02, because nothing would be
-    committed. If the reply to the COMMIT is lost, the error is an IdemError, too: process the
+    committed. An error of the COMMIT is an IdemError, too. If its reply is lost, process the
     message again, and the claim decides.
     """
     opened = async_transactions(source)
     claim = _claim_and_forbid_commit(message_id, destination, wait, fingerprint, sent_at)
-    is_committing = False
+    is_handling = is_committing = False
 
     async def work(connection: Any) -> Any:
-        nonlocal is_committing
+        nonlocal is_handling, is_committing
         idem = functions_of(opened, connection)
         outcome = await idem.run(claim)
         if not isinstance(outcome, Claimed):
             return outcome
+        is_handling = True
         effects = await handler(connection)
+        is_handling = False
         text = text_of(() if effects is None else effects)
         last = _record_and_allow_commit(message_id, destination, text)
         ids = await run_last(idem, connection, last)
@@ -73,8 +75,8 @@ async def async_process(
         return Processed(ids)
 
     async def attempt() -> Any:
-        nonlocal is_committing
-        is_committing, failed = False, None
+        nonlocal is_handling, is_committing
+        is_handling, is_committing, failed = False, False, None
         try:
             async with opened() as connection:
                 try:
@@ -88,7 +90,7 @@ async def async_process(
             raise_caused(failed or translated(error), error)
 
     def may_retry(error: Exception) -> bool:
-        found = translated(error)
+        found = translated(error, is_of_handler=is_handling)
         if not isinstance(found, IdemError):
             return False
         return found.sqlstate in ("40001", "40P01") or (

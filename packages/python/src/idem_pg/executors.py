@@ -218,13 +218,16 @@ def is_error_of_closed(error: Exception, connection: Any) -> bool:
     return is_of_asyncpg and not hasattr(error, "sqlstate") and is_closed(connection)
 
 
-def translated(error: Exception) -> Exception:
-    """Returns the IdemError for an error of the server or the connection, else the error itself."""
+def translated(error: Exception, *, is_of_handler: bool = False) -> Exception:
+    """Returns the IdemError for an error of the server or the connection, else the error itself.
+
+    An error of the operating system is one of the connection, unless a handler has raised it.
+    """
     # SQLAlchemy and Django raise errors of their own, with the error of the driver inside.
     found: BaseException | None = getattr(error, "driver_exception", None) or error
     while found is not None and not isinstance(found, IdemError):
         # asyncpg raises the error of the operating system if it cannot connect.
-        if isinstance(found, OSError):
+        if isinstance(found, OSError) and not is_of_handler:
             return IdemError(str(found), None, None)
         if hasattr(found, "sqlstate"):
             if found.sqlstate is None and not _is_lost(found):
