@@ -1,6 +1,5 @@
 //! Converts a Kafka record to a message.
 
-use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use idem_runtime::{
     Message,
@@ -31,14 +30,15 @@ pub(super) fn read(borrowed: &BorrowedMessage<'_>) -> (Message, Record) {
         headers: borrowed.headers().map(|headers| headers.detach()),
     };
     let all = record.headers.iter().flat_map(|headers| headers.iter());
-    let texts = all.filter_map(|header| Some((header.key.to_owned(), text(header.value?))));
+    let texts =
+        all.filter_map(|header| Some((header.key.to_owned(), headers::bytes(header.value?))));
     let payload = record.payload.clone().unwrap_or_default();
     let mut message =
         headers::incoming(borrowed.topic(), payload, texts.collect()).with_coordinates(
             Coordinates::new(borrowed.topic(), borrowed.partition(), borrowed.offset()),
         );
     if let Some(key) = &record.key {
-        message = message.with_key(text(key));
+        message = message.with_key(headers::bytes(key));
     }
     // Only `CreateTime` is the time when the record was sent. `LogAppendTime` is the time when the
     // broker stored it.
@@ -48,23 +48,4 @@ pub(super) fn read(borrowed: &BorrowedMessage<'_>) -> (Message, Record) {
         message = message.with_sent_at(sent_at);
     }
     (message, record)
-}
-
-/// Returns UTF-8 text unchanged and other bytes in base64, so that different keys stay different.
-fn text(bytes: &[u8]) -> String {
-    match str::from_utf8(bytes) {
-        Ok(text) => text.to_owned(),
-        Err(_) => BASE64_STANDARD.encode(bytes),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn keys_that_are_not_text_stay_different() {
-        assert_eq!(text("Kürzel".as_bytes()), "Kürzel");
-        assert_ne!(text(&[0xff, 1]), text(&[0xff, 2]));
-    }
 }

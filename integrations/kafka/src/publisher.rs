@@ -86,7 +86,7 @@ fn headers_of(message: &OutgoingMessage, id: &str) -> OwnedHeaders {
     headers.fold(OwnedHeaders::new(), |headers, (key, value)| {
         headers.insert(Header {
             key,
-            value: Some(&value),
+            value: Some(&headers::text(&value)),
         })
     })
 }

@@ -24,7 +24,7 @@ pub(super) fn outgoing(message: &OutgoingMessage) -> Result<HeaderMap, Transport
     ];
     let mut map = HeaderMap::new();
     for (name, value) in headers::outgoing(message, &own) {
-        insert(&mut map, name, &value)?;
+        insert(&mut map, name, &headers::text(&value))?;
     }
     Ok(map)
 }

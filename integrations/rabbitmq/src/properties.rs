@@ -42,12 +42,26 @@ pub(super) fn outgoing(message: &OutgoingMessage) -> Result<BasicProperties, Tra
     let mut table = FieldTable::default();
     for (name, value) in headers::outgoing(message, &own) {
         if name == headers::CORRELATION_ID {
-            properties = properties.with_correlation_id(short(value)?);
+            properties = properties.with_correlation_id(short(headers::text(&value))?);
         } else {
-            table.insert(short(name)?, AMQPValue::LongString(value.into()));
+            table.insert(short(name)?, amqp(&value));
         }
     }
     Ok(properties.with_headers(table))
+}
+
+/// Returns a header's value in AMQP. Numbers and booleans keep their types, because a headers
+/// exchange compares types, too. Numbers that AMQP has no type for become text.
+fn amqp(value: &Value) -> AMQPValue {
+    match value {
+        Value::Bool(value) => AMQPValue::Boolean(*value),
+        Value::Number(number) => match (number.as_i64(), number.as_f64()) {
+            (Some(integer), _) => AMQPValue::LongLongInt(integer),
+            (None, Some(double)) if number.is_f64() => AMQPValue::Double(double),
+            _ => AMQPValue::LongString(number.to_string().into()),
+        },
+        other => AMQPValue::LongString(headers::text(other).into()),
+    }
 }
 
 /// Returns the size, in bytes, of the frame that contains properties made by [`outgoing`]. AMQP
@@ -64,10 +78,12 @@ pub(super) fn frame_bytes(properties: &BasicProperties) -> usize {
         .flatten()
         .map(|name| 1 + name.as_str().len());
     let headers = table(properties).map(|(name, value)| {
-        let value = value
-            .as_long_string()
-            .map_or(0, |text| text.as_bytes().len());
-        1 + name.as_str().len() + 1 + 4 + value
+        let value = match value {
+            AMQPValue::LongString(text) => 4 + text.as_bytes().len(),
+            // A number, or a boolean, which needs less.
+            _ => 8,
+        };
+        1 + name.as_str().len() + 1 + value
     });
     REST_OF_FRAME + names.sum::<usize>() + 4 + headers.sum::<usize>()
 }
@@ -114,11 +130,12 @@ fn table(properties: &BasicProperties) -> impl Iterator<Item = (&ShortString, &A
 }
 
 /// The header that a quorum queue adds to a message that was delivered before, since RabbitMQ 4.3.
-/// The header counts the earlier deliveries with and without a failure.
+/// No other queue sets it or removes it: in a first delivery it is a copy of the sender. The header
+/// counts the earlier deliveries with and without a failure.
 const ACQUIRED: &str = "x-acquired-count";
 
 /// The header that a quorum queue adds to a message that was delivered before. Since RabbitMQ 4.3
-/// the queue adds it only if the message failed.
+/// the queue adds it only if the message failed. In a first delivery it is a copy of the sender.
 const DELIVERED: &str = "x-delivery-count";
 
 /// The counts at which a message is near the delivery limit of its quorum queue. The limit is 20
@@ -128,23 +145,27 @@ const NEAR_LIMIT: RangeInclusive<u32> = 15..=20;
 /// Returns whether the queue counts a return of a message that did not fail, as quorum queues
 /// before RabbitMQ 4.3 do. Returns `None` for a first delivery, which does not show this.
 pub(super) fn counts_returns(delivery: &Delivery) -> Option<bool> {
-    let has = |wanted: &str| table(&delivery.properties).any(|(name, _)| name.as_str() == wanted);
     delivery
         .redelivered
-        .then(|| has(DELIVERED) && !has(ACQUIRED))
+        .then(|| counted(delivery, DELIVERED).is_some() && counts_releases(delivery))
+}
+
+/// Returns the count in this header of the broker.
+fn counted(delivery: &Delivery, header: &str) -> Option<u32> {
+    let mut all = table(&delivery.properties).filter(|_| delivery.redelivered);
+    count(all.find(|(name, _)| name.as_str() == header)?.1)
 }
 
 /// Returns whether the message's number of deliveries includes deliveries after which the message
 /// was returned without a failure.
 pub(super) fn counts_releases(delivery: &Delivery) -> bool {
-    !table(&delivery.properties).any(|(name, _)| name.as_str() == ACQUIRED)
+    counted(delivery, ACQUIRED).is_none()
 }
 
 /// Returns the number of deliveries that the queue has counted, if RabbitMQ 4 may delete the
 /// message soon.
 pub(super) fn near_limit(delivery: &Delivery) -> Option<u32> {
-    let counted = table(&delivery.properties).find(|(name, _)| name.as_str() == DELIVERED)?;
-    count(counted.1).filter(|counted| NEAR_LIMIT.contains(counted))
+    counted(delivery, DELIVERED).filter(|counted| NEAR_LIMIT.contains(counted))
 }
 
 /// Returns the number of deliveries of a message, including this delivery, or `None` if the number
@@ -156,18 +177,15 @@ pub(super) fn near_limit(delivery: &Delivery) -> Option<u32> {
 /// failures itself. A constant number would never reach the limit of failures. The header `x-death`
 /// counts how many times the message left this queue as a dead letter.
 fn deliveries(queue: &str, delivery: &Delivery) -> Option<u32> {
-    let find = |wanted: &str| {
-        table(&delivery.properties)
-            .find_map(|(name, value)| (name.as_str() == wanted).then_some(value))
-    };
-    let before = match find(DELIVERED).and_then(count) {
+    let before = match counted(delivery, DELIVERED) {
         Some(before) => before,
         None if !counts_releases(delivery) => 0,
         None if delivery.redelivered => return None,
         None => 0,
     };
-    let deaths = find("x-death")
-        .and_then(AMQPValue::as_array)
+    let deaths = table(&delivery.properties)
+        .find(|(name, _)| name.as_str() == "x-death")
+        .and_then(|(_, deaths)| deaths.as_array())
         .map_or(0, |deaths| {
             let here = deaths
                 .as_slice()
@@ -192,7 +210,7 @@ fn count(value: &AMQPValue) -> Option<u32> {
         .and_then(|count| u32::try_from(count).ok())
 }
 
-/// Returns the value of a header as JSON.
+/// Returns the value of a header as JSON, with bytes that are not UTF-8 in base64.
 fn json(value: &AMQPValue) -> Value {
     match value {
         AMQPValue::Boolean(value) => (*value).into(),
@@ -207,7 +225,7 @@ fn json(value: &AMQPValue) -> Value {
         AMQPValue::Double(value) => (*value).into(),
         AMQPValue::DecimalValue(value) => format!("{}e-{}", value.value, value.scale).into(),
         AMQPValue::ShortString(value) => value.as_str().into(),
-        AMQPValue::LongString(value) => String::from_utf8_lossy(value.as_bytes()).into(),
+        AMQPValue::LongString(value) => headers::bytes(value.as_bytes()).into(),
         AMQPValue::FieldArray(values) => values.as_slice().iter().map(json).collect(),
         AMQPValue::Timestamp(value) => (*value).into(),
         AMQPValue::FieldTable(table) => table
@@ -215,7 +233,7 @@ fn json(value: &AMQPValue) -> Value {
             .iter()
             .map(|(name, value)| (name.to_string(), json(value)))
             .collect(),
-        AMQPValue::ByteArray(value) => String::from_utf8_lossy(value.as_slice()).into(),
+        AMQPValue::ByteArray(value) => headers::bytes(value.as_slice()).into(),
         AMQPValue::Void => Value::Null,
     }
 }
@@ -295,7 +313,7 @@ mod tests {
             counts_returns(&delivery)
         };
         assert_eq!(of(&[], false), None);
-        // On a first delivery this header comes from the sender, so it shows nothing.
+        // In a first delivery this header comes from the sender, so it shows nothing.
         assert_eq!(of(&["x-delivery-count"], false), None);
         assert_eq!(of(&["x-delivery-count"], true), Some(true));
         assert_eq!(
@@ -332,7 +350,9 @@ mod tests {
             None
         );
         let quorum = with("x-delivery-count", AMQPValue::LongLongInt(3));
-        assert_eq!(delivered(quorum, true).deliveries(), Some(4));
+        assert_eq!(delivered(quorum.clone(), true).deliveries(), Some(4));
+        // In a first delivery the sender has copied the header.
+        assert_eq!(delivered(quorum, false).deliveries(), Some(1));
         let released = with("x-acquired-count", AMQPValue::LongLongInt(3));
         assert_eq!(delivered(released, true).deliveries(), Some(1));
         let deaths = FieldArray::from(vec![death("q", 2), death("elsewhere", 5)]);

@@ -41,8 +41,10 @@ const PROBE: Duration = Duration::from_secs(5);
 ///
 /// The property *message id* is the id of the effect, *timestamp* is the time of the publication in
 /// whole seconds, and *type* and *content type* come from the effect. The header `correlation-id`
-/// of the effect becomes the property *correlation id*. The other headers of the effect are sent as
-/// text, together with `idem-key`, `idem-source-destination`, `idem-recorded-at` and `traceparent`.
+/// of the effect becomes the property *correlation id*. The other headers of the effect are sent
+/// together with `idem-key`, `idem-source-destination`, `idem-recorded-at` and `traceparent`. Numbers
+/// and booleans keep their types: integers of 64 bits, doubles and booleans. Other values are sent
+/// as text.
 ///
 /// The publisher connects at the first publish. When the connection is lost, it reconnects at the
 /// next publish.

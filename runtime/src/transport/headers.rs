@@ -1,8 +1,9 @@
 //! Defines header names for the message properties that a broker does not support itself, and
 //! converts a message to headers and back.
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
+use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use idem_client::relay::OutgoingMessage;
 use serde_json::Value;
@@ -45,6 +46,14 @@ pub fn text(value: &Value) -> String {
     }
 }
 
+/// Returns UTF-8 text unchanged and other bytes in base64, so that different bytes stay different.
+pub fn bytes(bytes: &[u8]) -> String {
+    match str::from_utf8(bytes) {
+        Ok(text) => text.to_owned(),
+        Err(_) => BASE64_STANDARD.encode(bytes),
+    }
+}
+
 /// Returns the headers of an effect: first `own`, the properties that the broker does not support
 /// itself, and those that no broker supports. Then come the headers of the effect that have other
 /// names. Headers that [belong to a delivery](belongs_to_a_delivery) are left out, because a handler
@@ -52,7 +61,7 @@ pub fn text(value: &Value) -> String {
 pub fn outgoing<'a>(
     message: &'a OutgoingMessage,
     own: &[(&'a str, Option<&str>)],
-) -> Vec<(&'a str, String)> {
+) -> Vec<(&'a str, Cow<'a, Value>)> {
     let recorded_at = message.recorded_at.format(&Rfc3339).ok();
     let of_every_broker = [
         (TRACEPARENT, message.traceparent.as_deref()),
@@ -62,12 +71,12 @@ pub fn outgoing<'a>(
     let mut headers: Vec<_> = own
         .iter()
         .chain(&of_every_broker)
-        .filter_map(|(name, value)| Some((*name, (*value)?.to_owned())))
+        .filter_map(|(name, value)| Some((*name, Cow::Owned((*value)?.into()))))
         .collect();
     for (name, value) in &message.headers {
         let is_set = headers.iter().any(|(set, _)| set == name);
         if !is_set && !belongs_to_a_delivery(name) {
-            headers.push((name, text(value)));
+            headers.push((name, Cow::Borrowed(value)));
         }
     }
     headers
@@ -129,6 +138,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn bytes_that_are_not_text_stay_different() {
+        assert_eq!(bytes("Kürzel".as_bytes()), "Kürzel");
+        assert_ne!(bytes(&[0xff, 1]), bytes(&[0xff, 2]));
+    }
+
+    #[test]
     fn headers_round_trip() {
         let mut effect = OutgoingMessage::new(Uuid::from_u128(1), "orders", "{}");
         effect.headers.insert("attempt".into(), json!(3));
@@ -145,7 +160,7 @@ mod tests {
         ];
         let pairs: Vec<_> = outgoing(&effect, &own)
             .into_iter()
-            .map(|(name, value)| (name.to_owned(), value))
+            .map(|(name, value)| (name.to_owned(), text(&value)))
             .collect();
         assert_eq!(pairs.len(), 8, "{pairs:?}");
 

@@ -12,6 +12,7 @@ use lapin::options::{
 };
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind};
+use serde_json::json;
 use uuid::Uuid;
 
 use crate::environment::{assert_parked, assert_waited_for};
@@ -688,6 +689,125 @@ async fn headers_larger_than_a_frame_fail_permanently() {
         }
     }
     publisher.publish(&plain("framed", "after")).await.unwrap();
+}
+
+/// Sends a message with these headers to a queue.
+async fn send_with(url: &str, queue: &str, headers: FieldTable) {
+    let (_connection, channel) = admin(url).await;
+    let confirm = ConfirmSelectOptions::default();
+    channel.confirm_select(confirm).await.unwrap();
+    let properties = BasicProperties::default().with_headers(headers);
+    let options = BasicPublishOptions::default();
+    let sent = channel
+        .basic_publish("".into(), queue.into(), options, b"{}", properties)
+        .await
+        .unwrap();
+    sent.await.unwrap();
+}
+
+fn table(pairs: &[(&str, AMQPValue)]) -> FieldTable {
+    let mut table = FieldTable::default();
+    for (name, value) in pairs {
+        table.insert((*name).into(), value.clone());
+    }
+    table
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn headers_exchange_routes_by_numbers_and_booleans() {
+    let url = shared();
+    declare(&url, "typed", &[]).await;
+    let (_connection, channel) = admin(&url).await;
+    let (kind, options) = (ExchangeKind::Headers, ExchangeDeclareOptions::default());
+    channel
+        .exchange_declare("by-header".into(), kind, options, FieldTable::default())
+        .await
+        .unwrap();
+    let wanted = table(&[
+        ("x-match", AMQPValue::LongString("all".into())),
+        ("attempt", AMQPValue::LongInt(3)),
+        ("rate", AMQPValue::Double(0.5)),
+        ("urgent", AMQPValue::Boolean(true)),
+        ("note", AMQPValue::LongString("text".into())),
+    ]);
+    let options = QueueBindOptions::default();
+    channel
+        .queue_bind(
+            "typed".into(),
+            "by-header".into(),
+            "".into(),
+            options,
+            wanted,
+        )
+        .await
+        .unwrap();
+
+    let publisher = RabbitMqPublisher::new(RabbitMqConfig {
+        exchange: "by-header".into(),
+        ..RabbitMqConfig::new(&url)
+    });
+    let mut effect = plain("any", "{}");
+    effect.headers = [
+        ("attempt", json!(3)),
+        ("rate", json!(0.5)),
+        ("urgent", json!(true)),
+        ("note", json!("text")),
+        ("large", json!(u64::MAX)),
+        ("list", json!([1, null])),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into_iter()
+    .collect();
+    publisher.publish(&effect).await.unwrap();
+
+    let delivery = next(&mut source(&url, "typed")).await;
+    let headers = ["attempt", "rate", "urgent", "note", "large", "list"];
+    assert_eq!(
+        headers.map(|name| delivery.message().header(name)),
+        [
+            "3",
+            "0.5",
+            "true",
+            "text",
+            "18446744073709551615",
+            "[1,null]"
+        ]
+        .map(Some)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn copied_delivery_count_does_not_count() {
+    let url = shared();
+    declare(&url, "copied", &[("x-queue-type", "quorum")]).await;
+    let copied = table(&[
+        ("x-delivery-count", AMQPValue::LongLongInt(50)),
+        ("x-acquired-count", AMQPValue::LongLongInt(50)),
+    ]);
+    send_with(&url, "copied", copied).await;
+    let mut source = source(&url, "copied");
+    for deliveries in 1..=3 {
+        let delivery = next(&mut source).await;
+        assert_eq!(delivery.message().deliveries(), Some(deliveries));
+        delivery.settle(Settlement::RETRY).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn header_that_is_not_utf_8_arrives_as_base64() {
+    let url = shared();
+    declare(&url, "bytes", &[]).await;
+    let headers = table(&[
+        ("text", AMQPValue::LongString("Kürzel".into())),
+        ("bytes", AMQPValue::LongString(vec![0xff, 0].into())),
+        ("array", AMQPValue::ByteArray(vec![0xfe, 0].into())),
+    ]);
+    send_with(&url, "bytes", headers).await;
+    let delivery = next(&mut source(&url, "bytes")).await;
+    assert_eq!(
+        ["text", "bytes", "array"].map(|name| delivery.message().header(name)),
+        ["Kürzel", "/wA=", "/gA="].map(Some)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
