@@ -96,7 +96,8 @@ impl fmt::Debug for RabbitMqConfig {
 /// The settings of a subscription to a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RabbitMqSubscription {
-    /// The name of the queue. The queue must exist.
+    /// The name of the queue. The queue must exist. It cannot be a stream, because a stream keeps
+    /// neither acknowledgements nor the place of a consumer.
     pub queue: String,
     /// The largest number of unsettled messages: the broker delivers this many, and then waits
     /// until a message is settled. Default: 100. With 0 there is no limit.

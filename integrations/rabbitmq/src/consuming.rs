@@ -8,9 +8,10 @@ use idem_runtime::{
     transport::{TransportError, withheld::Withheld},
 };
 use lapin::{
-    Consumer, message,
+    Consumer, ErrorKind, message,
     options::{BasicCancelOptions, BasicConsumeOptions},
-    types::{FieldTable, ShortString},
+    protocol::{AMQPErrorKind, AMQPSoftError},
+    types::{AMQPValue, FieldTable, ShortString},
 };
 use tokio::time::{Instant, timeout_at};
 
@@ -22,6 +23,11 @@ use super::{
 
 const CANCELLED: &str = "the broker has cancelled the consumer: the queue was deleted, or a \
     message was not settled within the consumer timeout";
+
+const PRECONDITION_FAILED: AMQPErrorKind = AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED);
+
+const NO_STREAMS: &str = "a stream, which has the x-queue-type \"stream\", cannot be a source: it \
+    keeps neither acknowledgements nor the place of a consumer";
 
 /// A consumer and its channel.
 pub(super) struct Consuming {
@@ -38,11 +44,20 @@ impl Consuming {
         session: Session,
         queue: ShortString,
     ) -> Result<Self, TransportError> {
-        let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
+        let options = BasicConsumeOptions::default();
+        // This is the default priority. Of all queue types, only a stream rejects the argument.
+        let mut arguments = FieldTable::default();
+        arguments.insert("x-priority".into(), AMQPValue::LongInt(0));
         let consumer = session
             .channel
-            .basic_consume(queue, "".into(), options, arguments)
-            .await?;
+            .basic_consume(queue.clone(), "".into(), options, arguments)
+            .await
+            .map_err(|error| match error.kind() {
+                ErrorKind::ProtocolError(reply) if *reply.kind() == PRECONDITION_FAILED => {
+                    format!("cannot consume the queue \"{queue}\" ({NO_STREAMS}): {error}").into()
+                }
+                _ => TransportError::from(error),
+            })?;
         Ok(Self {
             consumer,
             session: Arc::new(session),

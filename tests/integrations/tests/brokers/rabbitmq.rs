@@ -691,6 +691,22 @@ async fn headers_larger_than_a_frame_fail_permanently() {
     publisher.publish(&plain("framed", "after")).await.unwrap();
 }
 
+/// A stream keeps its messages and has no place for the next consumer, so a source of it would miss
+/// the messages that were sent while no consumer ran.
+#[tokio::test(flavor = "multi_thread")]
+async fn i4_stream_queue_is_an_error_and_not_consumed() {
+    let url = shared();
+    declare(&url, "streamed", &[("x-queue-type", "stream")]).await;
+    publisher(&url)
+        .publish(&plain("streamed", "old"))
+        .await
+        .unwrap();
+    let mut source = source(&url, "streamed");
+    let started = tokio::time::timeout(DEADLINE, source.next()).await;
+    let error = started.expect("the stream is consumed").unwrap_err();
+    assert!(error.to_string().contains("x-queue-type"), "{error}");
+}
+
 /// Sends a message with these headers to a queue.
 async fn send_with(url: &str, queue: &str, headers: FieldTable) {
     let (_connection, channel) = admin(url).await;
