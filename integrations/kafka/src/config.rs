@@ -145,6 +145,10 @@ pub struct KafkaSubscription {
     /// The number of unsettled messages at which the source stops fetching until a message is
     /// settled. Default: 1,000.
     pub max_unsettled: usize,
+    /// The size of all unsettled messages, in bytes of their keys, payloads and headers, at which
+    /// the source stops fetching. Default: 64 MiB. The client fetches up to 16 MiB ahead
+    /// (`queued.max.messages.kbytes`).
+    pub max_unsettled_bytes: usize,
 }
 
 impl KafkaSubscription {
@@ -159,6 +163,7 @@ impl KafkaSubscription {
             topics: topics.into_iter().map(Into::into).collect(),
             dead_letter: DeadLetter::default(),
             max_unsettled: 1000,
+            max_unsettled_bytes: 64 << 20,
         }
     }
 
@@ -173,10 +178,15 @@ impl KafkaSubscription {
                 "a Kafka subscription needs at least one topic".into(),
             ));
         }
-        if self.max_unsettled == 0 {
-            return Err(Error::Invalid(
-                "max_unsettled must be at least 1: with 0 no message would be fetched".into(),
-            ));
+        for (name, limit) in [
+            ("max_unsettled", self.max_unsettled),
+            ("max_unsettled_bytes", self.max_unsettled_bytes),
+        ] {
+            if limit == 0 {
+                return Err(Error::Invalid(format!(
+                    "{name} must be at least 1: with 0 no message would be fetched"
+                )));
+            }
         }
         if let DeadLetter::Topic(topic) = &self.dead_letter
             && self.topics.contains(topic)
@@ -222,7 +232,14 @@ mod tests {
                     max_unsettled: 0,
                     ..KafkaSubscription::new("g", ["t"])
                 },
-                "max_unsettled",
+                "max_unsettled must",
+            ),
+            (
+                KafkaSubscription {
+                    max_unsettled_bytes: 0,
+                    ..KafkaSubscription::new("g", ["t"])
+                },
+                "max_unsettled_bytes",
             ),
             (
                 KafkaSubscription {

@@ -5,6 +5,7 @@
 //! revoked partitions and while it leaves the group.
 
 use std::{
+    iter,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -16,7 +17,7 @@ use rdkafka::{
     error::{KafkaError, KafkaResult, RDKafkaErrorCode},
     message::BorrowedMessage,
 };
-use tokio::sync::mpsc;
+use tokio::sync::Notify;
 
 use super::{
     KafkaConfig, KafkaSubscription,
@@ -25,8 +26,8 @@ use super::{
     ledger::{Ledger, Place, Ticket},
 };
 
-/// The longest time that a poll waits for a message. A poll delays a redelivery and the end of the
-/// source by at most this time.
+/// The longest time that a poll waits for a message. A poll delays the end of the source by at most
+/// this time.
 const POLL: Duration = Duration::from_millis(50);
 
 /// The interval between two commits while messages are unsettled.
@@ -45,12 +46,12 @@ const DEFAULTS: [(&str, &str); 4] = [
     ("enable.auto.offset.store", "false"),
     // A new group begins with the oldest messages, so that it misses none.
     ("auto.offset.reset", "earliest"),
-    // The limit for each partition. It is lower than the default of 64 MB, because prefetched
-    // messages are in memory.
+    // The limit for the messages that the client fetches ahead. It is lower than the default of 64
+    // MB, because these messages are in memory in addition to the unsettled messages.
     ("queued.max.messages.kbytes", "16384"),
 ];
 
-/// A fetched record that is delivered to the source.
+/// A fetched record for the source.
 pub(super) struct Fetched {
     pub(super) ticket: Ticket,
     pub(super) message: Message,
@@ -61,7 +62,10 @@ pub(super) struct Fetched {
 #[derive(Default)]
 pub(super) struct Shared {
     state: Mutex<State>,
+    /// Wakes the thread.
     changed: Condvar,
+    /// Wakes the source.
+    pub(super) arrived: Notify,
 }
 
 #[derive(Default)]
@@ -69,8 +73,8 @@ struct State {
     ledger: Ledger<Fetched>,
     /// The number of receipts that exist.
     receipts: usize,
-    /// Whether the source has not yet read an error that was sent to it.
-    has_unread_error: bool,
+    /// The last error that the source has not read. Errors repeat, so only one is kept.
+    error: Option<TransportError>,
     /// Whether the source is stopped. Then the thread fetches no more messages, and ends after the
     /// last receipt.
     is_stopped: bool,
@@ -85,13 +89,20 @@ impl Shared {
         self.state().ledger.is_current(ticket)
     }
 
-    /// Counts a new receipt. Returns false, and counts nothing, if the delivery is no longer
-    /// current.
-    pub(super) fn hand_out(&self, ticket: &Ticket) -> bool {
+    /// Returns a message that is due, and counts a receipt for it.
+    pub(super) fn hand_out(&self) -> Result<Option<Fetched>, TransportError> {
         let mut state = self.state();
-        let is_current = state.ledger.is_current(ticket);
-        state.receipts += usize::from(is_current);
-        is_current
+        if let Some(error) = state.error.take() {
+            return Err(error);
+        }
+        let fetched = state.ledger.take_due(Instant::now());
+        state.receipts += usize::from(fetched.is_some());
+        Ok(fetched)
+    }
+
+    /// Returns the time when the next message is due.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        self.state().ledger.next_due()
     }
 
     /// Removes a dropped receipt from the count.
@@ -106,24 +117,29 @@ impl Shared {
     }
 
     /// Schedules the redelivery of a message after this time.
-    pub(super) fn come_again(&self, fetched: Fetched, after: Duration) {
+    pub(super) fn come_again(&self, mut fetched: Fetched, after: Duration) {
         // The clock cannot represent this time, so the message is redelivered only after a restart.
         let Some(due) = Instant::now().checked_add(after) else {
             return;
         };
-        self.state()
-            .ledger
-            .again(fetched.ticket.clone(), fetched, due);
-        self.changed.notify_all();
+        // The first delivery by this source has no count.
+        let deliveries = fetched.message.deliveries().unwrap_or(1);
+        fetched.message = fetched
+            .message
+            .with_deliveries(deliveries.saturating_add(1));
+        let ticket = fetched.ticket.clone();
+        self.state().ledger.wait(ticket, fetched, due);
+        self.arrived.notify_one();
     }
 
-    pub(super) fn error_was_read(&self) {
-        self.state().has_unread_error = false;
-    }
-
-    pub(super) fn stop(&self) {
-        self.state().is_stopped = true;
+    /// Stops the source. Returns the number of messages that it has not delivered.
+    pub(super) fn stop(&self) -> u64 {
+        let mut state = self.state();
+        state.is_stopped = true;
+        let now = Instant::now();
+        let returned = iter::from_fn(|| state.ledger.take_due(now)).count();
         self.changed.notify_all();
+        returned as u64
     }
 
     fn is_over(&self) -> bool {
@@ -136,8 +152,8 @@ impl Shared {
 pub(super) struct Driver {
     consumer: BaseConsumer<Member>,
     shared: Arc<Shared>,
-    fetched: mpsc::UnboundedSender<Result<Fetched, TransportError>>,
     max_unsettled: usize,
+    max_unsettled_bytes: usize,
     is_paused: bool,
     full_since: Option<Instant>,
     next_commit: Instant,
@@ -150,7 +166,6 @@ impl Driver {
         config: &KafkaConfig,
         subscription: &KafkaSubscription,
         shared: Arc<Shared>,
-        fetched: mpsc::UnboundedSender<Result<Fetched, TransportError>>,
     ) -> Result<Self, TransportError> {
         let mut client = config.client(&DEFAULTS)?;
         client.set("group.id", &subscription.group);
@@ -162,8 +177,8 @@ impl Driver {
         Ok(Self {
             consumer,
             shared,
-            fetched,
             max_unsettled: subscription.max_unsettled,
+            max_unsettled_bytes: subscription.max_unsettled_bytes,
             is_paused: false,
             full_since: None,
             next_commit: Instant::now() + COMMIT_EVERY,
@@ -175,7 +190,6 @@ impl Driver {
     /// its partitions, which commits their offsets.
     pub(super) fn run(mut self) {
         while !self.shared.is_over() {
-            self.deliver_again();
             self.commit();
             if !self.may_poll() {
                 continue;
@@ -190,7 +204,7 @@ impl Driver {
         }
     }
 
-    /// Records a message as unsettled and sends it to the source.
+    /// Records a message as unsettled and as due at the source.
     fn take(&self, borrowed: &BorrowedMessage<'_>) {
         let mut state = self.shared.state();
         if state.is_stopped {
@@ -206,37 +220,22 @@ impl Driver {
             partition: coordinates.partition,
         };
         let fetched = Fetched {
-            ticket: state.ledger.deliver(place, coordinates.offset),
+            ticket: state
+                .ledger
+                .deliver(place, coordinates.offset, record.bytes()),
             // Kafka does not count deliveries, so the message gets no count. A count of 1 could be
             // wrong, because an earlier process may have received the message before it crashed.
             message,
             record: Arc::new(record),
         };
+        let ticket = fetched.ticket.clone();
+        state.ledger.wait(ticket, fetched, Instant::now());
         drop(state);
-        self.hand_on(Ok(fetched));
+        self.shared.arrived.notify_one();
         if self.is_paused {
             // The message is from a partition that was assigned after the pause, so pause again.
             self.pause();
         }
-    }
-
-    /// Redelivers the messages that are due.
-    fn deliver_again(&self) {
-        let now = Instant::now();
-        let take = || self.shared.state().ledger.take_due(now);
-        while let Some((_, mut fetched)) = take() {
-            // The first delivery by this source has no count.
-            let deliveries = fetched.message.deliveries().unwrap_or(1);
-            fetched.message = fetched
-                .message
-                .with_deliveries(deliveries.saturating_add(1));
-            self.hand_on(Ok(fetched));
-        }
-    }
-
-    /// Sends a message or an error to the source. Does nothing if the source is dropped.
-    fn hand_on(&self, fetched: Result<Fetched, TransportError>) {
-        let _ = self.fetched.send(fetched);
     }
 
     /// Commits the offsets of settled messages: at a fixed interval, and at once when no message
@@ -249,7 +248,7 @@ impl Driver {
         let now = Instant::now();
         let mut state = self.shared.state();
         let is_time = now >= self.next_commit;
-        let is_idle = self.is_idle && state.ledger.unsettled() == 0;
+        let is_idle = self.is_idle && state.ledger.unsettled().0 == 0;
         if !is_time && !is_idle {
             return;
         }
@@ -274,7 +273,9 @@ impl Driver {
     /// partitions and then allows polls, so that the consumer stays in the group.
     fn may_poll(&mut self) -> bool {
         let state = self.shared.state();
-        if !state.is_stopped && state.ledger.unsettled() < self.max_unsettled {
+        let (count, bytes) = state.ledger.unsettled();
+        let is_full = count >= self.max_unsettled || bytes >= self.max_unsettled_bytes;
+        if !state.is_stopped && !is_full {
             drop(state);
             self.full_since = None;
             if self.is_paused {
@@ -288,16 +289,8 @@ impl Driver {
         let now = Instant::now();
         let pause_at = *self.full_since.get_or_insert(now) + FULL_BEFORE_PAUSE;
         if now < pause_at {
-            let until = state
-                .ledger
-                .next_due()
-                .map_or(pause_at, |due| due.min(pause_at));
             // After any change and after the timeout the loop checks everything again.
-            drop(
-                self.shared
-                    .changed
-                    .wait_timeout(state, until.saturating_duration_since(now)),
-            );
+            let _ = self.shared.changed.wait_timeout(state, pause_at - now);
             return false;
         }
         drop(state);
@@ -328,7 +321,7 @@ impl Driver {
         done.is_ok()
     }
 
-    /// Sends an error to the source. Returns true if the error is fatal, so that the consumer
+    /// Reports an error to the source. Returns true if the error is fatal, so that the consumer
     /// cannot continue.
     fn report(&self, error: &KafkaError) -> bool {
         let is_fatal = matches!(error, KafkaError::MessageConsumptionFatal(_));
@@ -342,15 +335,8 @@ impl Driver {
                 | RDKafkaErrorCode::PartitionEOF,
             ) if !is_fatal => tracing::debug!(%error, "Kafka"),
             _ => {
-                // Send at most one error at a time, because errors repeat and the source may not
-                // read them.
-                let mut state = self.shared.state();
-                let is_to_send = is_fatal || !state.has_unread_error;
-                state.has_unread_error = true;
-                drop(state);
-                if is_to_send {
-                    self.hand_on(Err(error.clone().into()));
-                }
+                self.shared.state().error = Some(error.clone().into());
+                self.shared.arrived.notify_one();
             }
         }
         is_fatal

@@ -22,6 +22,16 @@ pub(super) struct Record {
     pub(super) headers: Option<OwnedHeaders>,
 }
 
+impl Record {
+    /// Returns the size of the key, the payload and the headers.
+    pub(super) fn bytes(&self) -> usize {
+        let headers = self.headers.iter().flat_map(|headers| headers.iter());
+        let headers = headers.map(|header| header.key.len() + header.value.map_or(0, <[u8]>::len));
+        let key = self.key.as_ref().map_or(0, Vec::len);
+        key + self.payload.as_ref().map_or(0, Bytes::len) + headers.sum::<usize>()
+    }
+}
+
 /// Copies a record out of the memory of the client, and returns it also as a message.
 pub(super) fn read(borrowed: &BorrowedMessage<'_>) -> (Message, Record) {
     let record = Record {

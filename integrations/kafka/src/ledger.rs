@@ -1,7 +1,7 @@
 //! Records the unsettled deliveries in all partitions that are assigned to this consumer.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, HashMap},
     time::Instant,
 };
 
@@ -22,24 +22,27 @@ pub(super) struct Ticket {
     assignment: u64,
 }
 
-/// The deliveries of all assigned partitions, the messages that wait for a redelivery (`T`), and
-/// the offsets that may be committed.
+/// The deliveries of all assigned partitions, the messages that the source has yet to deliver
+/// (`T`), and the offsets that may be committed.
 #[derive(Debug)]
 pub(super) struct Ledger<T> {
     partitions: HashMap<Place, Partition>,
-    /// The messages that wait for a redelivery, ordered by the time at which they are due and then
-    /// by the order in which they were added.
-    again: BTreeMap<(Instant, u64), (Ticket, T)>,
-    /// The last number that was given to an assignment or an entry of `again`.
+    /// The fetched messages and the messages that are to be redelivered, ordered by the time at
+    /// which they are due and then by the order in which they were added.
+    waiting: BTreeMap<(Instant, u64), (Ticket, T)>,
+    /// The last number that was given to an assignment or an entry of `waiting`.
     counter: u64,
 }
 
 #[derive(Debug)]
 struct Partition {
     assignment: u64,
-    /// The delivered offsets that are not settled. Offsets are delivered in ascending order, with
-    /// gaps because of compaction and transaction markers. They are settled in any order.
-    unsettled: BTreeSet<i64>,
+    /// The fetched offsets that are not settled, with the sizes of their records. Offsets are
+    /// fetched in ascending order, with gaps because of compaction and transaction markers. They
+    /// are settled in any order.
+    unsettled: BTreeMap<i64, usize>,
+    /// The sum of these sizes.
+    bytes: usize,
     /// The highest delivered offset plus one.
     end: i64,
     /// The offset that was last stored in the client.
@@ -50,7 +53,9 @@ impl Partition {
     /// Returns the offset to commit, at which the group continues after a restart: all delivered
     /// offsets below it are settled.
     fn committable(&self) -> i64 {
-        self.unsettled.first().copied().unwrap_or(self.end)
+        self.unsettled
+            .first_key_value()
+            .map_or(self.end, |(offset, _)| *offset)
     }
 }
 
@@ -58,19 +63,20 @@ impl<T> Default for Ledger<T> {
     fn default() -> Self {
         Self {
             partitions: HashMap::new(),
-            again: BTreeMap::new(),
+            waiting: BTreeMap::new(),
             counter: 0,
         }
     }
 }
 
 impl<T> Ledger<T> {
-    /// Records a message that the broker delivered.
-    pub(super) fn deliver(&mut self, place: Place, offset: i64) -> Ticket {
+    /// Records a message of this size that the broker delivered.
+    pub(super) fn deliver(&mut self, place: Place, offset: i64, bytes: usize) -> Ticket {
         let known = self.partitions.get_mut(&place);
         let assignment = match known.filter(|known| offset >= known.end) {
             Some(partition) => {
-                partition.unsettled.insert(offset);
+                partition.unsettled.insert(offset, bytes);
+                partition.bytes += bytes;
                 partition.end = offset + 1;
                 partition.assignment
             }
@@ -81,7 +87,8 @@ impl<T> Ledger<T> {
                 self.counter += 1;
                 let partition = Partition {
                     assignment: self.counter,
-                    unsettled: BTreeSet::from([offset]),
+                    unsettled: BTreeMap::from([(offset, bytes)]),
+                    bytes,
                     end: offset + 1,
                     stored: None,
                 };
@@ -100,7 +107,7 @@ impl<T> Ledger<T> {
     pub(super) fn is_current(&self, ticket: &Ticket) -> bool {
         let partition = self.partitions.get(&ticket.place);
         partition.is_some_and(|found| {
-            found.assignment == ticket.assignment && found.unsettled.contains(&ticket.offset)
+            found.assignment == ticket.assignment && found.unsettled.contains_key(&ticket.offset)
         })
     }
 
@@ -110,43 +117,47 @@ impl<T> Ledger<T> {
         if let Some(partition) = self.partitions.get_mut(&ticket.place)
             && partition.assignment == ticket.assignment
         {
-            partition.unsettled.remove(&ticket.offset);
+            partition.bytes -= partition.unsettled.remove(&ticket.offset).unwrap_or(0);
         }
     }
 
-    /// Keeps a delivery that must be redelivered when it is due. Its offset stays unsettled.
-    pub(super) fn again(&mut self, ticket: Ticket, item: T, due: Instant) {
+    /// Keeps a message that the source must deliver when it is due. Its offset stays unsettled.
+    pub(super) fn wait(&mut self, ticket: Ticket, item: T, due: Instant) {
         if self.is_current(&ticket) {
             self.counter += 1;
-            self.again.insert((due, self.counter), (ticket, item));
+            self.waiting.insert((due, self.counter), (ticket, item));
         }
     }
 
-    /// Returns the time of the next redelivery.
+    /// Returns the time when the next waiting message is due.
     pub(super) fn next_due(&self) -> Option<Instant> {
-        self.again.keys().next().map(|(due, _)| *due)
+        self.waiting.keys().next().map(|(due, _)| *due)
     }
 
-    /// Removes and returns a delivery that is due.
-    pub(super) fn take_due(&mut self, now: Instant) -> Option<(Ticket, T)> {
-        self.again
-            .first_entry()
-            .filter(|entry| entry.key().0 <= now)
-            .map(|entry| entry.remove())
+    /// Removes and returns a message that is due and unsettled.
+    pub(super) fn take_due(&mut self, now: Instant) -> Option<T> {
+        loop {
+            let first = self.waiting.first_entry();
+            let (ticket, item) = first.filter(|entry| entry.key().0 <= now)?.remove();
+            // If the offsets of its partition went backwards, the message is delivered again.
+            if self.is_current(&ticket) {
+                return Some(item);
+            }
+        }
     }
 
-    /// Returns the number of unsettled deliveries, including deliveries that wait for a redelivery.
-    pub(super) fn unsettled(&self) -> usize {
-        self.partitions
-            .values()
-            .map(|partition| partition.unsettled.len())
-            .sum()
+    /// Returns the number of unsettled messages, including waiting messages, and their size.
+    pub(super) fn unsettled(&self) -> (usize, usize) {
+        let all = self.partitions.values();
+        all.fold((0, 0), |(count, bytes), partition| {
+            (count + partition.unsettled.len(), bytes + partition.bytes)
+        })
     }
 
-    /// Removes a partition that was revoked.
+    /// Removes a partition that was revoked, with its waiting messages.
     pub(super) fn revoke(&mut self, place: &Place) {
         self.partitions.remove(place);
-        self.again.retain(|_, (ticket, _)| ticket.place != *place);
+        self.waiting.retain(|_, (ticket, _)| ticket.place != *place);
     }
 
     /// Returns the offsets that may be committed and are not stored in the client.
@@ -196,14 +207,14 @@ mod tests {
     #[test]
     fn late_receipt_of_a_revoked_partition_does_nothing() {
         let mut ledger = Ledger::<()>::default();
-        let late = ledger.deliver(place(0), 7);
+        let late = ledger.deliver(place(0), 7, 1);
         ledger.revoke(&place(0));
         ledger.settle(&late);
         assert!(!ledger.is_current(&late));
         assert_eq!(ledger.unstored(), []);
 
         // The partition is assigned again, and the same offset is redelivered.
-        let current = ledger.deliver(place(0), 7);
+        let current = ledger.deliver(place(0), 7, 1);
         ledger.settle(&late);
         assert_eq!(ledger.unstored(), [(place(0), 7)]);
         ledger.settle(&current);
@@ -213,13 +224,13 @@ mod tests {
     #[test]
     fn older_receipt_settles_nothing_after_offsets_go_backwards() {
         let mut ledger = Ledger::<()>::default();
-        let old = ledger.deliver(place(0), 7);
-        ledger.deliver(place(0), 8);
-        ledger.deliver(place(0), 7);
+        let old = ledger.deliver(place(0), 7, 1);
+        ledger.deliver(place(0), 8, 1);
+        ledger.deliver(place(0), 7, 1);
         ledger.settle(&old);
         assert_eq!(
             (ledger.unsettled(), ledger.unstored()),
-            (1, vec![(place(0), 7)])
+            ((1, 1), vec![(place(0), 7)])
         );
     }
 
@@ -228,35 +239,41 @@ mod tests {
         let mut ledger = Ledger::default();
         let now = Instant::now();
         let later = now + Duration::from_secs(1);
-        let (first, second) = (ledger.deliver(place(0), 0), ledger.deliver(place(0), 1));
-        ledger.again(first.clone(), "first", later);
-        ledger.again(second.clone(), "second", now);
+        let (first, second) = (
+            ledger.deliver(place(0), 0, 1),
+            ledger.deliver(place(0), 1, 1),
+        );
+        ledger.wait(first.clone(), "first", later);
+        ledger.wait(second.clone(), "second", now);
         assert_eq!(ledger.next_due(), Some(now));
-        assert_eq!(ledger.take_due(now), Some((second.clone(), "second")));
+        assert_eq!(ledger.take_due(now), Some("second"));
         assert_eq!(ledger.take_due(now), None);
         ledger.settle(&second);
         assert_eq!(ledger.unstored(), [(place(0), 0)]);
-        assert_eq!(ledger.take_due(later), Some((first, "first")));
+        assert_eq!(ledger.take_due(later), Some("first"));
     }
 
     #[test]
-    fn revoked_partition_drops_its_waiting_redeliveries() {
+    fn revoked_partition_drops_its_waiting_messages() {
         let mut ledger = Ledger::default();
         let now = Instant::now();
-        let (gone, stays) = (ledger.deliver(place(0), 0), ledger.deliver(place(1), 0));
-        ledger.again(gone.clone(), "gone", now);
-        ledger.again(stays, "stays", now);
+        let (gone, stays) = (
+            ledger.deliver(place(0), 0, 1),
+            ledger.deliver(place(1), 0, 1),
+        );
+        ledger.wait(gone.clone(), "gone", now);
+        ledger.wait(stays, "stays", now);
         ledger.revoke(&place(0));
-        ledger.again(gone, "gone", now);
-        assert_eq!(ledger.take_due(now).map(|(_, item)| item), Some("stays"));
+        ledger.wait(gone, "gone", now);
+        assert_eq!(ledger.take_due(now), Some("stays"));
         assert_eq!(ledger.take_due(now), None);
-        assert_eq!(ledger.unsettled(), 1);
+        assert_eq!(ledger.unsettled(), (1, 1));
     }
 
     #[test]
     fn offset_is_stored_once_and_stays_committable() {
         let mut ledger = Ledger::<()>::default();
-        let ticket = ledger.deliver(place(0), 4);
+        let ticket = ledger.deliver(place(0), 4, 1);
         ledger.settle(&ticket);
         let offsets = ledger.unstored();
         assert_eq!(offsets, [(place(0), 5)]);
@@ -292,7 +309,7 @@ mod tests {
                 match step {
                     Step::Deliver(gap) => {
                         let offset = model.last().map_or(0, |(last, _)| last.offset) + gap;
-                        model.push((ledger.deliver(place(0), offset), false));
+                        model.push((ledger.deliver(place(0), offset, 7), false));
                     }
                     Step::Settle(nth) if !model.is_empty() => {
                         let count = model.len();
@@ -312,10 +329,8 @@ mod tests {
                     ledger.committable(&[place(0)]),
                     Vec::from_iter(committable.map(|offset| (place(0), offset)))
                 );
-                prop_assert_eq!(
-                    ledger.unsettled(),
-                    model.iter().filter(|(_, is_settled)| !is_settled).count()
-                );
+                let unsettled = model.iter().filter(|(_, is_settled)| !is_settled).count();
+                prop_assert_eq!(ledger.unsettled(), (unsettled, 7 * unsettled));
             }
         }
     }

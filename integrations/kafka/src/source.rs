@@ -1,15 +1,15 @@
 //! The source: a member of a consumer group.
 
-use std::{sync::Arc, thread};
+use std::{future::pending, sync::Arc, thread};
 
 use idem_runtime::{Delivery, Source, consumer::Closed, transport::TransportError};
-use tokio::sync::mpsc;
+use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 
 use super::{
     KafkaConfig, KafkaSubscription,
     dead_letter::DeadLetters,
-    driver::{Driver, Fetched, Shared},
+    driver::{Driver, Shared},
     receipt::KafkaReceipt,
 };
 
@@ -55,7 +55,6 @@ use super::{
 pub struct KafkaSource {
     shared: Arc<Shared>,
     dead_letters: Arc<DeadLetters>,
-    fetched: mpsc::UnboundedReceiver<Result<Fetched, TransportError>>,
     /// Cancelled when the thread has left the group.
     ended: CancellationToken,
 }
@@ -73,10 +72,7 @@ impl KafkaSource {
         subscription.check()?;
         let dead_letters = Arc::new(DeadLetters::new(config, &subscription.dead_letter)?);
         let shared = Arc::new(Shared::default());
-        // `max_unsettled` limits the length of this channel, because the messages in it are
-        // unsettled.
-        let (sender, fetched) = mpsc::unbounded_channel();
-        let driver = Driver::new(config, subscription, Arc::clone(&shared), sender)?;
+        let driver = Driver::new(config, subscription, Arc::clone(&shared))?;
         let ended = CancellationToken::new();
         let at_end = ended.clone().drop_guard();
         thread::Builder::new()
@@ -88,7 +84,6 @@ impl KafkaSource {
         Ok(Self {
             shared,
             dead_letters,
-            fetched,
             ended,
         })
     }
@@ -97,16 +92,8 @@ impl KafkaSource {
 impl Source for KafkaSource {
     async fn next(&mut self) -> Result<Option<Delivery>, TransportError> {
         loop {
-            let fetched = match self.fetched.recv().await {
-                Some(Ok(fetched)) => fetched,
-                Some(Err(error)) => {
-                    self.shared.error_was_read();
-                    return Err(error);
-                }
-                None => return Ok(None),
-            };
-            // The partition may have been revoked since the message was fetched.
-            if self.shared.hand_out(&fetched.ticket) {
+            let has_ended = self.ended.is_cancelled();
+            if let Some(fetched) = self.shared.hand_out()? {
                 let message = fetched.message.clone();
                 let receipt = KafkaReceipt {
                     shared: Arc::clone(&self.shared),
@@ -115,18 +102,29 @@ impl Source for KafkaSource {
                 };
                 return Ok(Some(Delivery::new(message, receipt)));
             }
+            if has_ended {
+                return Ok(None);
+            }
+            let is_due = async {
+                match self.shared.next_due() {
+                    Some(due) => sleep_until(due.into()).await,
+                    None => pending().await,
+                }
+            };
+            tokio::select! {
+                () = self.shared.arrived.notified() => {}
+                () = self.ended.cancelled() => {}
+                () = is_due => {}
+            }
         }
     }
 
     /// Stops fetching, waits until all receipts are settled or dropped, commits, and leaves the
     /// group. Undelivered messages count as returned, because their offsets are not committed.
     async fn close(&mut self) -> Closed {
-        self.shared.stop();
-        self.ended.cancelled().await;
         let mut closed = Closed::default();
-        while let Ok(fetched) = self.fetched.try_recv() {
-            closed.returned += u64::from(fetched.is_ok());
-        }
+        closed.returned = self.shared.stop();
+        self.ended.cancelled().await;
         closed
     }
 

@@ -56,13 +56,7 @@ impl Kafka {
     }
 
     fn source_of(&self, subscription: &KafkaSubscription) -> KafkaSource {
-        // The session timeout is short, because the mock waits for this time also after a member
-        // has left the group.
-        let config = self
-            .config()
-            .property("session.timeout.ms", "3000")
-            .property("heartbeat.interval.ms", "500");
-        KafkaSource::new(&config, subscription).unwrap()
+        KafkaSource::new(&short_session(self.config()), subscription).unwrap()
     }
 
     /// Publishes one message for each number. The payload of the message is the number.
@@ -105,6 +99,14 @@ impl Kafka {
             sleep(Duration::from_millis(50)).await;
         }
     }
+}
+
+/// Shortens the session timeout, because the mock waits for this time also after a member has left
+/// the group.
+fn short_session(config: KafkaConfig) -> KafkaConfig {
+    config
+        .property("session.timeout.ms", "3000")
+        .property("heartbeat.interval.ms", "500")
 }
 
 fn subscription() -> KafkaSubscription {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use idem_kafka::{KafkaSource, KafkaSubscription};
-use idem_runtime::{Delivery, Settlement, Source};
+use idem_runtime::{Delivery, Publisher, Settlement, Source};
 use rdkafka::{
     ClientConfig,
     message::{Header, OwnedHeaders},
@@ -13,7 +13,8 @@ use rdkafka::{
 use tokio::time::{sleep, timeout};
 
 use crate::{
-    DEAD, GROUP, Kafka, PATIENCE, TOPIC, acknowledge, next, number, numbers, subscription, take,
+    DEAD, GROUP, Kafka, PATIENCE, TOPIC, acknowledge, next, number, numbered, numbers,
+    short_session, subscription, take,
 };
 
 #[tokio::test]
@@ -230,6 +231,26 @@ async fn max_unsettled_pauses_delivery_and_loses_nothing() {
     kafka.wait_for_commit(50).await;
 }
 
+/// The limit counts the bytes of records that wait in the source, too.
+#[tokio::test]
+async fn max_unsettled_bytes_limits_fetched_messages() {
+    let kafka = Kafka::start();
+    kafka.publish(0..3).await;
+    let mut source = kafka.source_of(&KafkaSubscription {
+        max_unsettled_bytes: 1,
+        ..subscription()
+    });
+    for n in 0..3 {
+        let delivery = next(&mut source).await;
+        assert_eq!(number(delivery.message()), n);
+        // This time is long enough for the source to fetch the next message.
+        let more = timeout(Duration::from_secs(2), source.next()).await;
+        assert!(more.is_err(), "{more:?}");
+        acknowledge([delivery]).await;
+    }
+    kafka.wait_for_commit(3).await;
+}
+
 #[tokio::test]
 async fn settlement_after_revocation_does_nothing() {
     let kafka = Kafka::start();
@@ -271,6 +292,37 @@ async fn settlement_after_revocation_does_nothing() {
     assert_eq!(kafka.committed_of("wide", moved).unwrap_or_default(), 0);
 }
 
+/// The memory of a source is bounded, however often partitions move while its consumer is paused.
+#[tokio::test]
+async fn records_of_revoked_partitions_are_dropped() {
+    let kafka = Kafka::start();
+    kafka.mock.create_topic("wide", 2, 1).unwrap();
+    let wide = KafkaSubscription::new(GROUP, ["wide"]);
+    let producer: FutureProducer = ClientConfig::new()
+        .set("bootstrap.servers", kafka.mock.bootstrap_servers())
+        .create()
+        .unwrap();
+    for n in 0..20 {
+        let record = FutureRecord::<str, str>::to("wide")
+            .partition(n % 2)
+            .payload("1");
+        producer
+            .send_result(record)
+            .unwrap()
+            .await
+            .unwrap()
+            .unwrap();
+    }
+    // The source fetches all records, and then no more of them are taken from it.
+    let mut first = kafka.source_of(&wide);
+    acknowledge(take(&mut first, 1).await).await;
+    let mut second = kafka.source_of(&wide);
+    drop(next(&mut second).await);
+    // The first member keeps one partition, which has ten records.
+    let returned = first.close().await.returned;
+    assert!(returned <= 10, "{returned} records were queued");
+}
+
 fn partition(delivery: &Delivery) -> i32 {
     delivery.message().coordinates().unwrap().partition
 }
@@ -286,6 +338,26 @@ async fn last_settlement_commits_after_source_is_dropped() {
     sleep(Duration::from_secs(2)).await;
     acknowledge(deliveries).await;
     kafka.wait_for_commit(2).await;
+}
+
+#[tokio::test]
+async fn missing_topic_is_an_error_until_it_is_created() {
+    let kafka = Kafka::start();
+    kafka.publish([7]).await;
+    let config = short_session(kafka.config());
+    let config = config.property("topic.metadata.refresh.interval.ms", "500");
+    let topics = KafkaSubscription::new(GROUP, [TOPIC, "late"]);
+    let mut source = KafkaSource::new(&config, &topics).unwrap();
+    wait_for_error(&mut source).await;
+    let other = next(&mut source).await;
+    assert_eq!(number(other.message()), 7);
+    acknowledge([other]).await;
+
+    kafka.mock.create_topic("late", 1, 1).unwrap();
+    let mut late = numbered(8);
+    late.topic = "late".into();
+    kafka.publisher().publish(&late).await.unwrap();
+    assert_eq!(number(through_errors(&mut source).await.message()), 8);
 }
 
 #[tokio::test]
@@ -318,20 +390,24 @@ async fn source_continues_when_the_broker_returns() {
     kafka.mock.broker_up(-1).unwrap();
     kafka.publish([1]).await;
 
-    // The source may report further errors before it delivers.
-    let through_errors = async {
+    let second = through_errors(&mut source).await;
+    assert_eq!(number(second.message()), 1);
+    acknowledge([second]).await;
+    kafka.wait_for_commit(2).await;
+}
+
+/// Returns the next delivery. The source may report further errors before it delivers.
+async fn through_errors(source: &mut KafkaSource) -> Delivery {
+    let delivered = async {
         loop {
             if let Ok(delivery) = source.next().await {
                 break delivery.expect("the source has ended");
             }
         }
     };
-    let second = timeout(PATIENCE, through_errors)
+    timeout(PATIENCE, delivered)
         .await
-        .expect("no delivery in time");
-    assert_eq!(number(second.message()), 1);
-    acknowledge([second]).await;
-    kafka.wait_for_commit(2).await;
+        .expect("no delivery in time")
 }
 
 async fn wait_for_error(source: &mut KafkaSource) {
