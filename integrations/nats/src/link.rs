@@ -17,6 +17,10 @@ impl Link {
         let (count, losses) = watch::channel(0);
         let options = ConnectOptions::new().event_callback(move |event| {
             if let Event::Disconnected = event {
+                tracing::warn!(
+                    "the connection to NATS was lost, and the source reconnects. If this repeats, a \
+                     message may have a header that is not UTF-8"
+                );
                 count.send_modify(|losses| *losses += 1);
             }
             std::future::ready(())

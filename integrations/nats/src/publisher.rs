@@ -9,6 +9,7 @@ use async_nats::{
         self, Context, ErrorCode,
         context::{GetStreamByNameErrorKind, PublishErrorKind},
         message::PublishMessage,
+        publish::PublishAck,
     },
 };
 use idem_runtime::{OutgoingMessage, PublishError, Publisher, transport::check_topic};
@@ -152,11 +153,8 @@ impl Publisher for NatsPublisher {
             }
         };
         match published {
-            // Streams count from 1.
-            Ok(confirmed) if confirmed.stream.is_empty() || confirmed.sequence == 0 => {
-                Err(not_from_a_stream())
-            }
-            Ok(_) => Ok(()),
+            Ok(confirmed) if is_from_a_stream(&confirmed) => Ok(()),
+            Ok(_) => Err(not_from_a_stream()),
             Err(error) => Err(self.classify(context, &message.topic, error).await),
         }
     }
@@ -255,11 +253,17 @@ impl NatsPublisher {
     }
 }
 
+pub(super) const NOT_FROM_A_STREAM: &str =
+    "the reply is no confirmation of a stream: a service takes the subject";
+
+/// Returns whether a confirmation names a stream and a place in it. Streams count from 1.
+pub(super) fn is_from_a_stream(confirmed: &PublishAck) -> bool {
+    !confirmed.stream.is_empty() && confirmed.sequence > 0
+}
+
 /// Returns the error for an effect to which something else than a stream has replied.
 fn not_from_a_stream() -> PublishError {
-    PublishError::TopicUnavailable(
-        "the reply is no confirmation of a stream: a service takes the subject".into(),
-    )
+    PublishError::TopicUnavailable(NOT_FROM_A_STREAM.into())
 }
 
 fn is_connected(context: &Context) -> bool {

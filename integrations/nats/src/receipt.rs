@@ -21,7 +21,14 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::{NatsSubscription, held::Held, link::Link, message, terms::Terms};
+use super::{
+    NatsSubscription,
+    held::Held,
+    link::Link,
+    message,
+    publisher::{NOT_FROM_A_STREAM, is_from_a_stream},
+    terms::Terms,
+};
 
 /// The delay before a message is redelivered after its dead letter could not be published, or after
 /// its receipt was dropped at the last delivery. Without a delay the handler and the server would
@@ -198,11 +205,12 @@ impl NatsReceipt {
         let letter = PublishMessage::build()
             .payload(self.message.payload().clone())
             .headers(headers);
-        self.context()
-            .send_publish(subject.clone(), letter)
-            .await?
-            .await?;
-        Ok(())
+        let sent = self.context().send_publish(subject.clone(), letter);
+        if is_from_a_stream(&sent.await?.await?) {
+            Ok(())
+        } else {
+            Err(NOT_FROM_A_STREAM.into())
+        }
     }
 }
 

@@ -10,7 +10,9 @@ use idem_brokers::Nats;
 
 use idem_nats::{NatsConfig, NatsPublisher, NatsSource, NatsSubscription};
 use idem_runtime::{PublishError, Publisher, Settlement, Source};
-use tokio::{runtime::Runtime, select, sync::mpsc};
+use idem_testkit::{log::Log, until};
+use tokio::{io::AsyncWriteExt, net::TcpStream, runtime::Runtime, select, sync::mpsc};
+use tracing::Level;
 
 use crate::environment::{assert_parked, assert_waited_for};
 use crate::rejected::{
@@ -242,6 +244,70 @@ async fn i5_reply_of_a_service_is_no_confirmation() {
             }
             () = answering => unreachable!(),
         }
+    }
+}
+
+/// I4: a dead letter that only a service has taken is not stored, so its message is redelivered.
+#[tokio::test(flavor = "multi_thread")]
+async fn i4_reply_of_a_service_is_no_dead_letter() {
+    let url = shared();
+    let stream = declare(&url, "unburied", |_| {}).await;
+    let client = async_nats::connect(&url).await.unwrap();
+    let mut requests = client.subscribe("service.dead").await.unwrap();
+    client.flush().await.unwrap();
+    tokio::spawn(async move {
+        while let Some(request) = requests.next().await {
+            let reply = r#"{"stream": "", "seq": 0}"#;
+            let _ = client.publish(request.reply.unwrap(), reply.into()).await;
+        }
+    });
+    publisher(&url)
+        .publish(&plain("unburied.x", "bad"))
+        .await
+        .unwrap();
+    let mut source = NatsSource::new(
+        NatsConfig::new(&url),
+        NatsSubscription {
+            dead_letter: Some("service.dead".into()),
+            ..NatsSubscription::new(stream.cached_info().config.name.clone(), "worker")
+        },
+    );
+    let rejected = next(&mut source)
+        .await
+        .settle(Settlement::reject("bad"))
+        .await;
+    assert!(
+        rejected.is_err(),
+        "the reply of the service counts as stored"
+    );
+    assert_eq!(text(&next(&mut source).await), "bad");
+}
+
+/// The client library ends the connection at a header that is not UTF-8, so the source cannot deliver
+/// the message. The log shows this.
+#[tokio::test]
+async fn nats_header_that_is_not_utf_8_is_logged() {
+    let (log, _guard) = Log::keep();
+    let url = shared();
+    declare(&url, "unreadable", |_| {}).await;
+    let mut raw = TcpStream::connect(url.trim_start_matches("nats://"))
+        .await
+        .unwrap();
+    let header = b"NATS/1.0\r\nnote: \xff\r\n\r\n";
+    let publish = format!(
+        "CONNECT {{\"headers\": true}}\r\nHPUB unreadable.x {0} {0}\r\n",
+        header.len()
+    );
+    raw.write_all(&[publish.as_bytes(), header, b"\r\n"].concat())
+        .await
+        .unwrap();
+    let mut source = source(&url, "unreadable");
+    let logged = until("the lost connection is logged", async || {
+        !log.lines(Level::WARN, "UTF-8").is_empty()
+    });
+    select! {
+        delivered = source.next() => panic!("{delivered:?}"),
+        () = logged => {}
     }
 }
 
