@@ -6,6 +6,7 @@ Every other statement is executed by psycopg, and its error is translated by the
 """
 
 import datetime as dt
+import json
 import re
 import uuid
 from collections.abc import Callable, Sequence
@@ -13,7 +14,6 @@ from typing import Any
 
 import psycopg
 from protocol import Json, Refusal
-from psycopg.types.json import Jsonb
 
 from idem_pg import Dead, Duplicate, Effect, Exhausted, Held, Idem, IdemError, InProgress, executors
 
@@ -123,7 +123,7 @@ def value_of(value: Any) -> Any:
 
 
 def parameter(value: Any) -> Any:
-    return Jsonb(value.value) if isinstance(value, Json) else value
+    return json.dumps(value.value) if isinstance(value, Json) else value
 
 
 def translated(sql: str, values: Sequence[Any]) -> Callable[[Idem], list[list[Any]]]:

@@ -1,11 +1,11 @@
 """psycopg 3 with its default settings, in autocommit mode."""
 
+import json
 import re
 from collections.abc import Sequence
 from typing import Any
 
 import psycopg
-from psycopg.types.json import Jsonb
 
 from protocol import Json, Refusal
 
@@ -43,7 +43,7 @@ def parameters(arguments: Sequence[Any]) -> dict[str, Any]:
 
 
 def parameter(value: Any) -> Any:
-    return Jsonb(value.value) if isinstance(value, Json) else value
+    return json.dumps(value.value) if isinstance(value, Json) else value
 
 
 def value(type_code: int, cell: Any) -> Any:

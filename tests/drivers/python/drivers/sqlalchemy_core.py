@@ -4,20 +4,11 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import (
-    Connection,
-    CursorResult,
-    Engine,
-    TextClause,
-    bindparam,
-    create_engine,
-    text,
-)
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy import Connection, CursorResult, Engine, TextClause, create_engine, text
 from sqlalchemy.exc import DBAPIError
 
-from drivers.psycopg import value
-from protocol import Json, Refusal
+from drivers.psycopg import parameters, value
+from protocol import Refusal
 
 
 class CoreSession:
@@ -71,11 +62,8 @@ def options(begin: str) -> dict[str, Any]:
 
 
 def statement(sql: str, arguments: Sequence[Any]) -> tuple[TextClause, dict[str, Any]]:
-    """Returns the statement and its values. SQLAlchemy writes JSON if the parameter has a type."""
-    values = {f"p{number}": value for number, value in enumerate(arguments, 1)}
-    json = [name for name, value in values.items() if isinstance(value, Json)]
-    typed = text(named(sql)).bindparams(*(bindparam(name, type_=JSONB) for name in json))
-    return typed, values | {name: values[name].value for name in json}
+    """Returns the statement and its values."""
+    return text(named(sql)), parameters(arguments)
 
 
 def named(sql: str) -> str:
