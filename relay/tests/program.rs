@@ -293,6 +293,39 @@ fn i4_missing_relay_is_not_ready_until_it_is_created() {
     assert_eq!(relay.terminate().code(), Some(0));
 }
 
+/// Goal: while the extension is missing, no attempt causes a warning of the server, and the relay
+/// logs one warning and no notices of the server. Invariant: I4.
+#[test]
+fn i4_missing_extension_is_logged_once_without_notices() {
+    let cluster = server();
+    cluster.psql("postgres", "CREATE DATABASE bare").unwrap();
+    let log = tempfile::tempfile().unwrap();
+    // The server then sends many notices.
+    let database = cluster.connection_string("bare") + " options='-c client_min_messages=debug5'";
+    let arguments = [
+        "--broker=nats",
+        "--broker-url=nats://127.0.0.1:1",
+        "--database-url",
+        &database,
+    ];
+    let relay = Running::start_with(&cluster, &arguments, log.try_clone().unwrap());
+    relay.get_until("/readyz", |_, body| body.contains("extension"));
+    relay.get_until("/readyz", |_, _| {
+        let transactions = "SELECT xact_commit + xact_rollback FROM pg_stat_database \
+                            WHERE datname = 'bare'";
+        let transactions = cluster.psql("postgres", transactions).unwrap();
+        transactions.trim().parse::<u64>().unwrap() >= 8
+    });
+    assert_eq!(relay.terminate().code(), Some(0));
+    assert_eq!(log_lines(&log, &["\"WARN\""]).len(), 1);
+    assert_eq!(log_lines(&log, &["tokio_postgres"]).len(), 0);
+    let complaints = cluster.log().unwrap();
+    let complaints = complaints
+        .lines()
+        .filter(|line| line.contains("no transaction in progress"));
+    assert_eq!(complaints.count(), 0);
+}
+
 /// Runs `idem-relay --check`.
 fn check(database: &str, broker: [&str; 2], arguments: &[&str]) -> Output {
     let [kind, url] = broker;

@@ -66,13 +66,16 @@ impl ShortTransaction {
         F: Future<Output = Result<T, idem_client::Error>> + Send + 'c,
     {
         let calls: Vec<_> = calls.into_iter().collect();
+        self.checkout.begins();
         within(STATEMENT, async {
             if calls.len() > 1 {
                 self.begin().await?;
             } else {
                 fire_and_forget(self.client(), BEGIN);
             }
-            Ok::<_, Error>(pipeline_commit(self.client(), send(calls).await).await?)
+            let committed = pipeline_commit(self.client(), send(calls).await).await;
+            self.checkout.ends();
+            Ok::<_, Error>(committed?)
         })
         .await
     }
@@ -90,6 +93,7 @@ impl ShortTransaction {
         F: Future<Output = Result<T, idem_client::Error>> + Send + 'c,
     {
         let calls: Vec<_> = calls.into_iter().collect();
+        self.checkout.begins();
         let results = within(STATEMENT, async {
             self.begin().await?;
             let mut results = Vec::with_capacity(calls.len());
@@ -98,14 +102,16 @@ impl ShortTransaction {
             }
             Ok::<_, Error>(results)
         });
-        results
-            .await
-            .inspect_err(|_| rollback_without_wait(self.client()))
+        results.await.inspect_err(|_| {
+            self.checkout.ends();
+            rollback_without_wait(self.client());
+        })
     }
 
     /// Commits the requests of [`run_before_commit`](Self::run_before_commit). The errors are those
     /// of [`run`](Self::run).
     pub async fn commit(&self) -> Result<(), Error> {
+        self.checkout.ends();
         let commit = self.client().batch_execute("COMMIT");
         within(STATEMENT, async {
             Ok::<_, Error>(commit.await.map_err(idem_client::Error::of_commit)?)

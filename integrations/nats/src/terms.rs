@@ -103,7 +103,13 @@ pub(super) async fn consumer(
     let stream = context.get_stream_no_info(&subscription.stream).await?;
     let consumer = stream
         .get_or_create_consumer(&subscription.consumer, config)
-        .await?;
+        .await
+        .map_err(|error| {
+            format!(
+                "cannot use the durable consumer \"{}\" of the stream \"{}\": {error}",
+                subscription.consumer, subscription.stream
+            )
+        })?;
     let config = &consumer.cached_info().config;
     if config.ack_policy != AckPolicy::Explicit {
         return Err(format!(

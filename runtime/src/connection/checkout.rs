@@ -128,7 +128,11 @@ impl Deref for Checkout {
 impl Drop for Checkout {
     fn drop(&mut self) {
         if let Some(object) = self.object.take() {
-            close(object, self.has_begun.load(Ordering::Acquire));
+            close(
+                object,
+                self.is_open(),
+                self.has_begun.load(Ordering::Acquire),
+            );
         }
     }
 }

@@ -2,9 +2,9 @@
 //! server still executes on this connection.
 //!
 //! Closing the socket alone ends nothing: a backend that executes a statement or waits for a lock
-//! reads nothing from its client. So ROLLBACK is sent, which the server executes after the running
-//! statement. If the server does not reply to the ROLLBACK soon, the running statement is
-//! cancelled. The socket is closed after a second at the latest. Behind a pooler nothing can be
+//! reads nothing from its client. So ROLLBACK is sent, or without a transaction an empty query, which
+//! the server executes after the running statement. If the server does not reply soon, the running
+//! statement is cancelled. The socket is closed after a second at the latest. Behind a pooler nothing can be
 //! cancelled: there `client_connection_check_interval` lets the backend detect that its client is
 //! gone.
 //!
@@ -30,7 +30,7 @@ use super::{
 };
 use crate::Error;
 
-/// How long to wait for the reply to ROLLBACK before the running statement is cancelled.
+/// How long to wait for the reply to the last query before the running statement is cancelled.
 const PROMPT: Duration = Duration::from_millis(20);
 /// The time between two attempts to cancel the statement. An attempt that reaches the backend
 /// between two statements has no effect, so it is repeated.
@@ -65,9 +65,9 @@ enum CancelConnection {
 static CLOSING: LazyLock<watch::Sender<usize>> = LazyLock::new(watch::Sender::default);
 
 /// Takes a connection out of its pool and closes it when the server has ended its transaction, or
-/// after [`OPEN`]. `cannot_commit` means that the server has begun a transaction and no COMMIT was
-/// sent.
-pub(super) fn close(object: Object, cannot_commit: bool) {
+/// after [`OPEN`]. `is_open` means that BEGIN was sent and no COMMIT. `cannot_commit` means that in
+/// addition the server has replied to BEGIN.
+pub(super) fn close(object: Object, is_open: bool, cannot_commit: bool) {
     let (pool, backend) = (Object::pool(&object), Backend::of(&object, cannot_commit));
     let client = Object::take(object);
     // Without a runtime of tokio no task can be spawned. Dropping `client` then closes the
@@ -76,12 +76,14 @@ pub(super) fn close(object: Object, cannot_commit: bool) {
         return;
     };
     let closing = Closing::begin();
+    // Without a transaction, ROLLBACK would cause a warning in the log of the server.
+    let last = if is_open { "ROLLBACK" } else { "" };
     runtime.spawn(async move {
         let ended = async {
             let mut cancelled = pin!(cancel_when_slow(pool.as_ref(), backend));
             select! {
                 biased;
-                _ = client.batch_execute("ROLLBACK") => return,
+                _ = client.batch_execute(last) => return,
                 () = &mut cancelled => return,
                 () = sleep(OPEN) => {}
             }
@@ -136,7 +138,7 @@ enum End {
 }
 
 /// Repeats the attempt to cancel until the backend has ended, or until another attempt would be
-/// useless. The caller drops this future when ROLLBACK has ended.
+/// useless. The caller drops this future when the last query has ended.
 async fn cancel(pool: &Pool, backend: Backend) -> End {
     let connection = CANCELLERS.of(pool, |_| Mutex::new(CancelConnection::Unknown));
     let mut first_look = None;

@@ -40,6 +40,7 @@ pub(super) async fn probe(
         "BEGIN; SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}; \
          SELECT idem_try_claim('{id}'::uuid, {destination}); ROLLBACK"
     );
+    checkout.begins();
     match at_most(to_claim, async {
         Ok::<_, Error>(checkout.client().batch_execute(&sql).await?)
     })

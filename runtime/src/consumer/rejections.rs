@@ -93,6 +93,7 @@ async fn is_of_another(
         fingerprint(message)
     );
     let checkout = Checkout::take(pool).await?;
+    checkout.begins();
     // After an error the connection is in a failed transaction, so it is closed.
     let reply = within(STATEMENT, async {
         Ok::<_, Error>(checkout.client().simple_query(&sql).await?)

@@ -1,11 +1,20 @@
 //! A source that is polled again after a failure.
 
+use std::time::Duration;
+
 use idem_client::Destination;
 use tokio::time::{Instant, sleep_until};
 
 use crate::{
-    Delivery, Source, backoff::Backoff, panics::unwinding, telemetry, transport::TransportError,
+    Delivery, Source,
+    backoff::Backoff,
+    panics::unwinding,
+    telemetry::{self, warn_if_new},
+    transport::TransportError,
 };
+
+/// A source that has waited longer than this for a message had recovered from its last failure.
+const RECOVERED: Duration = Duration::from_secs(60);
 
 /// A source that is polled again after a failure, with an exponential back-off.
 pub(super) struct RetryingSource<S> {
@@ -39,28 +48,41 @@ impl<S: Source> RetryingSource<S> {
                 sleep_until(not_before).await;
                 self.not_before = None;
             }
+            let polled_at = Instant::now();
             let result = unwinding(self.source.next())
                 .await
                 .unwrap_or_else(|panic| Err(panic.into()));
             match result {
                 Ok(Some(delivery)) => {
                     self.pauses.reset();
-                    self.last_error = None;
+                    if self.last_error.take().is_some() {
+                        let destination = self.inbox_of.as_ref().map(Destination::as_str);
+                        tracing::info!(destination, "the source delivers again");
+                    }
                     return Some(delivery);
                 }
                 Ok(None) => self.has_ended = true,
                 Err(error) => {
                     let pause = self.pauses.next();
                     let cause: &dyn std::error::Error = &*error;
+                    let known = self.last_error.as_ref().map(ToString::to_string);
+                    let is_new =
+                        known != Some(error.to_string()) || polled_at.elapsed() > RECOVERED;
                     if let Some(destination) = self.inbox_of.as_ref().map(Destination::as_str) {
-                        tracing::warn!(
+                        warn_if_new!(
+                            is_new,
                             error = cause,
                             destination,
                             ?pause,
                             "cannot read requeued messages"
                         );
                     } else {
-                        tracing::warn!(error = cause, ?pause, "the source failed and is retried");
+                        warn_if_new!(
+                            is_new,
+                            error = cause,
+                            ?pause,
+                            "the source failed and is retried"
+                        );
                         telemetry::source_failed();
                     }
                     self.not_before = Some(Instant::now() + pause);

@@ -1,6 +1,6 @@
 //! Connects to the first host that accepts the connection.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{future::poll_fn, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use deadpool_postgres::Connect;
 use futures_util::{FutureExt, future::BoxFuture};
@@ -11,7 +11,7 @@ use tokio::{
     time::timeout,
 };
 use tokio_postgres::{
-    Client, Config, Connection, Error, NoTls, Socket,
+    AsyncMessage, Client, Config, Connection, Error, NoTls, Socket,
     config::{Host, LoadBalanceHosts},
     tls::{MakeTlsConnect, TlsStream},
 };
@@ -120,14 +120,23 @@ where
     }
 }
 
-fn spawned<S, T>(client: Client, connection: Connection<S, T>) -> Connected
+/// Serves a connection in a task. A connection that is polled as a future logs each notice of the
+/// server at INFO.
+fn spawned<S, T>(client: Client, mut connection: Connection<S, T>) -> Connected
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     T: TlsStream + Unpin + Send + 'static,
 {
-    let running = async {
-        if let Err(error) = connection.await {
-            tracing::warn!(%error, "a connection to the database was lost");
+    let running = async move {
+        while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
+            match message {
+                Ok(AsyncMessage::Notice(notice)) => tracing::debug!(%notice, "the server"),
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "a connection to the database was lost");
+                    return;
+                }
+            }
         }
     };
     (client, tokio::spawn(running))

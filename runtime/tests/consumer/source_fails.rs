@@ -5,9 +5,11 @@ use std::future::pending;
 use idem_runtime::Consumer;
 use idem_testkit::{
     broker::{Broker, Failure},
+    log::Log,
     source_ended,
 };
 use tokio::time::Instant;
+use tracing::Level;
 
 use crate::fixtures::{Fixture, in_time, message, noting};
 
@@ -27,6 +29,24 @@ async fn failing_source_is_retried_with_back_off() {
     // The source fails three times, and the consumer waits for at least 100, 200 and 400 ms.
     assert!(began.elapsed().as_millis() >= 700, "{:?}", began.elapsed());
     assert_eq!(fixture.done().await.len(), 20);
+}
+
+/// Goal: a cause that does not go away is logged once. Invariant: I4.
+#[tokio::test]
+async fn i4_repeated_failure_of_the_source_is_one_warning() {
+    let (log, _guard) = Log::keep();
+    let fixture = Fixture::new().await;
+    let failures = [Failure::Error, Failure::Error, Failure::Error];
+    let broker = Broker::with([message("m-1", "")])
+        .failing(failures)
+        .closed();
+    let consumer =
+        Consumer::new(fixture.pool.clone(), broker.clone()).handle("source-fails", noting());
+    source_ended(in_time(consumer.run(pending())).await);
+    let warnings = log.lines(Level::WARN, "the source failed");
+    assert_eq!(warnings.len(), 1, "{warnings:#?}");
+    let infos = log.lines(Level::INFO, "the source delivers again");
+    assert_eq!(infos.len(), 1, "{infos:#?}");
 }
 
 #[tokio::test]

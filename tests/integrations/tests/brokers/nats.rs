@@ -704,7 +704,8 @@ async fn effect_that_nats_cannot_encode_fails_permanently() {
 async fn missing_stream_is_an_error_until_it_is_created() {
     let url = shared();
     let mut source = source(&url, "late");
-    source.next().await.unwrap_err();
+    let error = source.next().await.unwrap_err().to_string();
+    assert!(error.contains("the stream \"late\""), "{error}");
     declare(&url, "late", |_| {}).await;
     publisher(&url)
         .publish(&plain("late.x", "x"))
