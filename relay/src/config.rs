@@ -14,6 +14,7 @@ use idem_client::redacted::without_value;
 use idem_kafka::KafkaConfig;
 use idem_nats::NatsConfig;
 use idem_rabbitmq::RabbitMqConfig;
+use idem_runtime::relay::defaults;
 use serde::Deserialize;
 use toml::{Table, Value};
 
@@ -80,12 +81,12 @@ pub struct Publish {
 impl Default for Publish {
     fn default() -> Self {
         Self {
-            batch: 500,
-            max_bytes: 16 * 1024 * 1024,
-            max_held_bytes: 64 * 1024 * 1024,
-            in_flight: 256,
-            lease: Duration::from_secs(30),
-            max_attempts: 10,
+            batch: defaults::BATCH,
+            max_bytes: defaults::MAX_BYTES,
+            max_held_bytes: defaults::MAX_HELD_BYTES,
+            in_flight: defaults::IN_FLIGHT,
+            lease: defaults::LEASE,
+            max_attempts: defaults::MAX_ATTEMPTS,
         }
     }
 }
@@ -106,7 +107,7 @@ impl Default for Http {
 }
 
 fn default_relay() -> String {
-    "default".to_owned()
+    defaults::NAME.to_owned()
 }
 
 fn default_connections() -> usize {

@@ -10,7 +10,7 @@ use super::{
     errors::{is_final, is_gone},
     reporter::Reporter,
     serving::{PartitionTask, Serving},
-    settings::{AWAY, MAX_BYTES, RECOUNT},
+    settings::{AWAY, RECOUNT, defaults},
 };
 use crate::{Error, backoff::Backoff, connection::Checkout};
 
@@ -51,14 +51,15 @@ impl HandOver {
         relay: impl Into<String>,
         topics: impl IntoIterator<Item = impl Into<String>>,
     ) -> Self {
-        Self {
+        let hand_over = Self {
             pool,
             relay: relay.into(),
             topics: topics.into_iter().map(Into::into).collect(),
             batch: 1000,
-            max_bytes: MAX_BYTES,
+            max_bytes: 0,
             grace: Duration::from_secs(5),
-        }
+        };
+        hand_over.max_bytes(defaults::MAX_BYTES)
     }
 
     /// Sets the number of effects that share a transaction; 1,000 by default.

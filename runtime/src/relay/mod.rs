@@ -21,5 +21,6 @@ mod waiting;
 pub use hand_over::HandOver;
 pub use publisher::{PublishError, Publisher};
 pub use runtime::Relay;
+pub use settings::defaults;
 pub use status::{RelayStatus, RelaySummary, UnavailableTopic};
 pub use topics::Topics;

@@ -11,7 +11,7 @@ use super::{
     partition::Partition,
     reporter::Reporter,
     serving::{PartitionTask, Serving},
-    settings::{MAX_BYTES, RECOUNT, Settings},
+    settings::{RECOUNT, Settings, defaults},
     statements::RelayStatements,
 };
 use crate::Error;
@@ -67,24 +67,25 @@ pub struct Relay<P> {
 impl<P: Publisher> Relay<P> {
     /// Creates a relay with the name `default` and the default settings.
     pub fn new(pool: Pool, publisher: P) -> Self {
-        Self {
+        let relay = Self {
             pool,
             publisher: Arc::new(publisher),
             settings: Settings {
-                name: "default".into(),
-                batch: 500,
-                max_bytes: MAX_BYTES,
-                in_flight: 256,
-                lease: Duration::from_secs(30),
-                max_attempts: 10,
+                name: defaults::NAME.into(),
+                batch: 0,
+                max_bytes: 0,
+                in_flight: defaults::IN_FLIGHT,
+                lease: defaults::LEASE,
+                max_attempts: defaults::MAX_ATTEMPTS,
                 back_off: (Duration::from_millis(100), Duration::from_secs(10)),
                 publish_timeout: Duration::from_secs(30),
                 grace: Duration::from_secs(5),
                 recount: RECOUNT,
             },
-            max_held_bytes: 64 * 1024 * 1024,
+            max_held_bytes: defaults::MAX_HELD_BYTES,
             status: watch::Sender::default(),
-        }
+        };
+        relay.batch(defaults::BATCH).max_bytes(defaults::MAX_BYTES)
     }
 
     /// Sets the name of the relay in the database. The relay `default` always exists;

@@ -8,8 +8,28 @@ pub(super) const AWAY: (Duration, Duration) = (Duration::from_millis(100), Durat
 /// The default interval at which the number of partitions is read.
 pub(super) const RECOUNT: Duration = Duration::from_secs(10);
 
-/// The default for the number of bytes in a batch.
-pub(super) const MAX_BYTES: i64 = 16 * 1024 * 1024;
+/// The default settings of a [`Relay`](crate::Relay), for programs with settings of their own.
+pub mod defaults {
+    use std::time::Duration;
+
+    #[cfg(doc)]
+    use crate::Relay;
+
+    /// The default of [`Relay::name`].
+    pub const NAME: &str = "default";
+    /// The default of [`Relay::batch`].
+    pub const BATCH: u32 = 500;
+    /// The default of [`Relay::max_bytes`].
+    pub const MAX_BYTES: u64 = 16 * 1024 * 1024;
+    /// The default of [`Relay::max_held_bytes`].
+    pub const MAX_HELD_BYTES: u64 = 64 * 1024 * 1024;
+    /// The default of [`Relay::in_flight`].
+    pub const IN_FLIGHT: usize = 256;
+    /// The default of [`Relay::lease`].
+    pub const LEASE: Duration = Duration::from_secs(30);
+    /// The default of [`Relay::max_attempts`].
+    pub const MAX_ATTEMPTS: u32 = 10;
+}
 
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
