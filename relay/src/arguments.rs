@@ -1,9 +1,11 @@
 //! The command line. Every option with a value can also be set in the environment, and most of them
 //! in the settings file.
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::path::PathBuf;
 
-use clap::{Parser, ValueEnum};
+use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
+
+use crate::environment;
 
 /// Publishes the outbox of idem to a broker: the effects that consumers recorded with
 /// `idem_record_effects`, and the messages that producers sent with `idem_send`. They are published
@@ -50,9 +52,10 @@ pub struct Arguments {
     )]
     pub broker_url: Option<String>,
 
-    /// The address at which /livez, /readyz and /metrics are served [default: 127.0.0.1:9187]
+    /// The address and port at which /livez, /readyz and /metrics are served
+    /// [default: 127.0.0.1:9187]
     #[arg(long, value_name = "ADDRESS", env = "IDEM_RELAY_LISTEN")]
-    pub listen: Option<SocketAddr>,
+    pub listen: Option<String>,
 
     /// The log filter: a level, or directives such as `info,idem_runtime=debug`. An empty filter is
     /// the default
@@ -67,6 +70,14 @@ pub struct Arguments {
     /// result, and exit
     #[arg(long)]
     pub check: bool,
+}
+
+impl Arguments {
+    /// Reads the command line and the environment. Ends the program if they are not valid.
+    pub fn read() -> Self {
+        let matches = environment::without_empty(Self::command()).get_matches();
+        Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    }
 }
 
 /// The supported kinds of brokers.

@@ -3,7 +3,7 @@
 use std::{
     fmt::Display,
     fs,
-    net::SocketAddr,
+    net::{SocketAddr, ToSocketAddrs},
     ops::RangeInclusive,
     path::{Path, PathBuf},
     time::Duration,
@@ -15,10 +15,33 @@ use idem_kafka::KafkaConfig;
 use idem_nats::NatsConfig;
 use idem_rabbitmq::RabbitMqConfig;
 use idem_runtime::relay::defaults;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, de::Error as _};
 use toml::{Table, Value};
 
 use crate::arguments::{Arguments, BrokerKind};
+
+/// The settings that only the file can contain.
+pub const IN_THE_FILE: [&str; 19] = [
+    "database.connections",
+    "database.ca",
+    "database.schema",
+    "broker.ca",
+    "broker.client-certificate",
+    "broker.client-key",
+    "broker.exchange",
+    "broker.nkey-seed-file",
+    "broker.credentials",
+    "broker.max-unconfirmed",
+    "broker.timeout-s",
+    "broker.system-topics",
+    "broker.properties",
+    "publish.batch",
+    "publish.max-bytes",
+    "publish.max-held-bytes",
+    "publish.in-flight",
+    "publish.lease",
+    "publish.max-attempts",
+];
 
 /// All settings.
 #[derive(Debug, Deserialize)]
@@ -95,15 +118,27 @@ impl Default for Publish {
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Http {
-    pub listen: SocketAddr,
+    /// The addresses of one host. The server binds the first one that can be bound.
+    #[serde(deserialize_with = "addresses")]
+    pub listen: Vec<SocketAddr>,
 }
 
 impl Default for Http {
     fn default() -> Self {
         Self {
-            listen: SocketAddr::from(([127, 0, 0, 1], 9187)),
+            listen: vec![SocketAddr::from(([127, 0, 0, 1], 9187))],
         }
     }
+}
+
+fn addresses<'de, D: Deserializer<'de>>(setting: D) -> Result<Vec<SocketAddr>, D::Error> {
+    let found = String::deserialize(setting)?.to_socket_addrs();
+    found.map(Iterator::collect).map_err(|_| {
+        D::Error::custom(
+            "write a host and a port, such as 127.0.0.1:9187, localhost:9187 or [::]:9187; the \
+             name of a host must have an address",
+        )
+    })
 }
 
 fn default_relay() -> String {
@@ -154,11 +189,7 @@ impl Config {
         let is_kafka = broker_kind(&table).is_some_and(|kind| kind == BrokerKind::Kafka.name());
         let place = if is_kafka { "brokers" } else { "url" };
         put(&mut table, &["broker", place], arguments.broker_url.clone())?;
-        put(
-            &mut table,
-            &["http", "listen"],
-            arguments.listen.map(|address| address.to_string()),
-        )?;
+        put(&mut table, &["http", "listen"], arguments.listen.clone())?;
         let read: Result<Self, toml::de::Error> = table.try_into();
         let config = read
             .map_err(|error| anyhow!(without_value(&error)))
@@ -278,7 +309,7 @@ mod tests {
         assert_eq!(config.publish.lease, Duration::from_secs(60));
         assert_eq!(config.publish.batch, 500);
         assert_eq!(config.database.connections, 4);
-        assert!(config.http.listen.ip().is_loopback());
+        assert!(config.http.listen[0].ip().is_loopback());
     }
 
     #[test]
@@ -365,7 +396,7 @@ mod tests {
             ("publish.in-flight", in_flight.to_string()),
             ("publish.lease", format!("{lease:?}")),
             ("publish.max-attempts", max_attempts.to_string()),
-            ("http.listen", config.http.listen.to_string()),
+            ("http.listen", config.http.listen[0].to_string()),
         ] {
             let row = guide
                 .lines()
@@ -379,6 +410,32 @@ mod tests {
                 .trim_matches('`')
                 .replace(',', "");
             assert_eq!(said, default, "{setting}");
+        }
+    }
+
+    /// Goal: the guide has the settings that only the file can contain, and no others.
+    #[test]
+    fn guide_has_all_settings_of_the_file() {
+        let guide = include_str!("../../docs/idem-relay.md");
+        let rows = guide.lines().filter(|line| {
+            line.starts_with("| `") && line.split('|').nth(2).is_some_and(|cell| cell == " ")
+        });
+        let names = rows.flat_map(|row| {
+            let cell = row.split('|').nth(1).unwrap_or_default();
+            cell.split('`').skip(1).step_by(2)
+        });
+        assert_eq!(names.collect::<Vec<_>>(), IN_THE_FILE);
+    }
+
+    #[test]
+    fn listen_is_a_host_and_a_port() {
+        let listen = |address| read(FILE, &["--listen", address]);
+        let local = listen("localhost:9187").unwrap().http.listen;
+        assert!(local.iter().all(|address| address.ip().is_loopback()));
+        assert!(!local.is_empty());
+        for wrong in ["9187", "localhost", ":9187:"] {
+            let error = format!("{:#}", listen(wrong).unwrap_err());
+            assert!(error.contains("localhost:9187"), "{wrong}: {error}");
         }
     }
 

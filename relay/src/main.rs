@@ -8,6 +8,7 @@ mod arguments;
 mod broker;
 mod config;
 mod database;
+mod environment;
 mod exit;
 mod http;
 mod log;
@@ -15,7 +16,6 @@ mod log;
 use std::{convert::Infallible, io, path::Path, process::ExitCode, time::Duration};
 
 use anyhow::Context;
-use clap::Parser;
 use idem_client::{preflight::relay_preflight, relay::partitions};
 use idem_runtime::{Error, Publisher, Relay, terminated};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
@@ -30,7 +30,7 @@ use crate::{
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = Arguments::read();
     match run(&arguments).await {
         Ok(()) => Exit::Stopped.into(),
         Err(failure) => failure.report(),
@@ -41,6 +41,7 @@ async fn main() -> ExitCode {
 const CHECK: Duration = Duration::from_secs(60);
 
 async fn run(arguments: &Arguments) -> Result<(), Failure> {
+    environment::check().map_err(Failure::settings)?;
     log::start(&arguments.log, arguments.log_format).map_err(Failure::settings)?;
     let config = Config::read(arguments).map_err(Failure::settings)?;
     enter_directory_of(arguments.config.as_deref()).map_err(Failure::settings)?;
@@ -67,7 +68,7 @@ async fn run(arguments: &Arguments) -> Result<(), Failure> {
         .max_held_bytes(config.publish.max_held_bytes);
     // A port that is in use may be free later, so this is not an error in the settings. All other
     // I/O errors here are errors in the settings.
-    let bound = Server::bind(config.http.listen, relay.status(), metrics.clone()).await;
+    let bound = Server::bind(&config.http.listen, relay.status(), metrics.clone()).await;
     let http = bound.map_err(|error| match error.downcast_ref::<io::Error>() {
         Some(cause) if cause.kind() != io::ErrorKind::AddrInUse => Failure::settings(error),
         _ => error.into(),

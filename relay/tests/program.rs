@@ -103,6 +103,99 @@ fn wrong_settings_are_errors_before_the_start() {
     );
 }
 
+/// Returns the output of `--check` with complete settings, and with these variables. Nothing listens
+/// at the addresses of the settings, so the exit code of valid settings is 3.
+fn check_with(variables: &[(&str, &str)]) -> Output {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    writeln!(
+        file,
+        "relay = \"orders\"\n[database]\nurl = \"host=127.0.0.1 port=1\""
+    )
+    .unwrap();
+    writeln!(
+        file,
+        "[broker]\nkind = \"nats\"\nurl = \"nats://127.0.0.1:1\""
+    )
+    .unwrap();
+    let mut command = program();
+    command.args(["--check", "--config"]).arg(file.path());
+    answer(command.envs(variables.iter().copied()))
+}
+
+/// Goal: a deployment may set a variable to an empty text. The setting of the file then applies.
+#[test]
+fn empty_variables_do_not_override_the_file() {
+    let names = [
+        "NAME",
+        "DATABASE_URL",
+        "BROKER",
+        "BROKER_URL",
+        "LISTEN",
+        "LOG",
+        "LOG_FORMAT",
+    ];
+    let names = names.map(|name| format!("IDEM_RELAY_{name}"));
+    let empty: Vec<_> = names.iter().map(|name| (name.as_str(), "")).collect();
+    let output = check_with(&empty);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    assert!(stderr(&output).contains("Connection refused"), "{output:?}");
+}
+
+/// Goal: a variable that no setting reads is an error that names the nearest setting.
+#[test]
+fn unknown_variable_is_an_error_that_names_the_nearest() {
+    for (name, nearest) in [
+        ("IDEM_RELAY_EXCHANGE", "broker.exchange"),
+        ("IDEM_RELAY_PUBLISH_MAX_ATTEMPTS", "publish.max-attempts"),
+        ("IDEM_RELAY_DATABSE_URL", "IDEM_RELAY_DATABASE_URL"),
+        ("IDEM_RELAY_RELAY", "IDEM_RELAY_NAME"),
+        ("IDEM_RELAY_BROKER_KIND", "IDEM_RELAY_BROKER"),
+    ] {
+        let output = check_with(&[(name, "s3cret")]);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        let error = stderr(&output);
+        assert!(error.contains(name) && error.contains(nearest), "{error}");
+        assert!(!error.contains("s3cret"), "{error}");
+    }
+}
+
+/// Goal: Kubernetes sets variables for a service that is named like the program.
+#[test]
+fn variables_of_a_kubernetes_service_are_no_settings() {
+    let output = check_with(&[
+        ("IDEM_RELAY_SERVICE_HOST", "10.0.0.1"),
+        ("IDEM_RELAY_SERVICE_PORT_METRICS", "9187"),
+        ("IDEM_RELAY_PORT", "tcp://10.0.0.1:9187"),
+        ("IDEM_RELAY_PORT_9187_TCP_ADDR", "10.0.0.1"),
+        ("IDEM_RELAY_METRICS_SERVICE_HOST", "10.0.0.2"),
+        ("IDEM_RELAY_METRICS_PORT_9187_TCP", "tcp://10.0.0.2:9187"),
+    ]);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+}
+
+/// Goal: a reserved character in a password is an error that says how to write it.
+#[test]
+fn reserved_character_in_a_password_is_an_error() {
+    for url in [
+        "amqp://u:12#s3cret@b",
+        "amqp://u:12/s3cret@b",
+        "amqp://u:s3cret@b#c",
+        "nats://u:12#s3cret@b",
+        "nats://u:s3/cret@b",
+        "nats://12?s3cret@b",
+    ] {
+        let kind = match url.starts_with("amqp") {
+            true => "rabbitmq",
+            false => "nats",
+        };
+        let variables = [("IDEM_RELAY_BROKER", kind), ("IDEM_RELAY_BROKER_URL", url)];
+        let output = check_with(&variables);
+        let error = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{url}: {error}");
+        assert!(error.contains("%23") && !error.contains("s3"), "{error}");
+    }
+}
+
 /// Returns the lines of a log that contain all of these texts.
 fn log_lines(log: &File, texts: &[&str]) -> Vec<String> {
     let mut text = String::new();

@@ -1,7 +1,10 @@
 //! Parses the servers and the login in the URL setting.
 
 use async_nats::{ConnectOptions, ServerAddr};
-use idem_runtime::{Error, transport::percent};
+use idem_runtime::{
+    Error,
+    transport::{check_login, percent},
+};
 
 /// The servers of one cluster, without the login in their URLs.
 #[derive(Clone)]
@@ -40,6 +43,7 @@ impl Servers {
     }
 
     fn add(&mut self, url: &str) -> Result<(), String> {
+        check_login(url)?;
         let address: ServerAddr = url.parse().map_err(|_| "it is not a URL".to_owned())?;
         if address.is_websocket() {
             return Err("ws:// and wss:// are not supported; use nats:// or tls://".into());

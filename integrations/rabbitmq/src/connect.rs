@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use idem_runtime::{
     Error,
-    transport::{TransportError, check_setting, tls::Files},
+    transport::{TransportError, check_login, check_setting, tls::Files},
 };
 use lapin::{
     Connection, ConnectionProperties,
@@ -77,6 +77,9 @@ impl RabbitMqConfig {
     fn server(&self) -> Result<(AMQPUri, Option<RustlsConnector>), Error> {
         check_setting("timeout_s", self.timeout_s, 1..=3600)?;
         check_setting("max_unconfirmed", self.max_unconfirmed, 1..=MAX_CHANNELS)?;
+        check_login(&self.url).map_err(|reason| {
+            Error::Invalid(format!("the URL of RabbitMQ cannot be used: {reason}"))
+        })?;
         // The error of lapin can contain the URL with its password, so it is not used.
         let mut uri: AMQPUri = self.url.parse().map_err(|_| {
             Error::Invalid("the URL of RabbitMQ is not an amqp:// or amqps:// URL".into())

@@ -19,6 +19,19 @@ pub fn check_setting(name: &str, value: u16, range: RangeInclusive<u16>) -> Resu
     )))
 }
 
+/// Checks that the login in a URL does not end early: a `/`, `?` or `#` in a password would end it,
+/// and the user would be read as the host. The reason contains no part of the URL.
+pub fn check_login(url: &str) -> Result<(), &'static str> {
+    let (_, rest) = url.split_once("://").unwrap_or(("", url));
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (authority, after) = rest.split_at(end);
+    // No URL of a broker has a fragment.
+    if after.contains('#') || after.contains('@') && !authority.contains('@') {
+        return Err("in its user and password, write / as %2F, ? as %3F, # as %23 and @ as %40");
+    }
+    Ok(())
+}
+
 /// Checks that a topic does not belong to the broker itself. Whoever may record an effect would
 /// otherwise command the broker with the rights of the relay.
 ///

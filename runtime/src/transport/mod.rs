@@ -12,7 +12,7 @@ pub mod percent;
 pub mod tls;
 pub mod withheld;
 
-pub use self::checks::{check_setting, check_topic};
+pub use self::checks::{check_login, check_setting, check_topic};
 pub use crate::{consumer::TransportError, message::Coordinates};
 
 /// Sleeps until this moment, or without end when it is `None`.
