@@ -67,7 +67,7 @@ pub struct Arguments {
     pub log_format: LogFormat,
 
     /// Check the settings, connect to the database and the broker, look up the relay, print the
-    /// result, and exit
+    /// result and what is not checked, and exit. Publishes nothing
     #[arg(long)]
     pub check: bool,
 }

@@ -110,6 +110,10 @@ async fn keep_small(metrics: &PrometheusHandle) -> Infallible {
     }
 }
 
+/// What `--check` cannot find out, because a broker replies to it only when a message is published.
+const NOT_CHECKED: &str = "not checked, because nothing is published: whether the user may publish, \
+                           and whether the broker has a queue, a stream or a topic for each effect";
+
 /// Connects to the database and the broker, and prints the result. Publishes nothing.
 async fn check(
     relay: &str,
@@ -123,5 +127,6 @@ async fn check(
         .map_err(Error::from)?;
     publisher.check().await?;
     println!("relay \"{relay}\" has {partitions} partition(s), and the broker accepts connections");
+    println!("{NOT_CHECKED}");
     Ok(())
 }

@@ -602,6 +602,23 @@ fn check_fails_when_the_broker_rejects_the_login() {
     assert!(fine.status.success(), "{fine:?}");
 }
 
+/// Goal: `--check` publishes nothing, so it says that it does not check the permission to publish.
+#[test]
+fn check_says_what_it_does_not_check() {
+    let cluster = server();
+    let settings = "authorization { users: [{ user: r, password: p, \
+                    permissions: { publish: { deny: \">\" } } }] }";
+    let nats = Nats::start_with(settings).unwrap();
+    let url = nats.url().replace("nats://", "nats://r:p@");
+    let output = check(&cluster.connection_string("postgres"), ["nats", &url], &[]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        printed.contains("not checked") && printed.contains("may publish"),
+        "{printed}"
+    );
+}
+
 /// Goal: `--help` describes the program, its settings, the grant and the exit codes.
 #[test]
 fn help_documents_the_options_the_grant_and_the_exit_codes() {
