@@ -47,6 +47,12 @@ const NOT_THIS_STREAM: [ErrorCode; 5] = [
     ErrorCode::STREAM_TOO_MANY_REQUESTS,
 ];
 
+/// The errors that concern the size of the effect.
+const TOO_LARGE: [ErrorCode; 2] = [
+    ErrorCode::STREAM_HEADER_EXCEEDS_MAXIMUM,
+    ErrorCode::STREAM_MESSAGE_EXCEEDS_MAXIMUM,
+];
+
 /// The beginnings of the subjects that command the server or carry replies.
 const SYSTEM: [&str; 2] = ["$", "_INBOX."];
 
@@ -77,9 +83,10 @@ const ERRORS: usize = 256;
 ///
 /// - [`PublishError::TopicUnavailable`]: no stream takes the subject, the stream is full, or the
 ///   permission to publish is missing.
-/// - [`PublishError::Rejected`]: the stream rejects this effect, for example because of its size.
-/// - [`PublishError::Permanent`]: the effect is larger than the server allows, or its subject or a
-///   header is not valid in NATS.
+/// - [`PublishError::Rejected`]: the stream rejects this effect, for example because a precondition
+///   does not hold.
+/// - [`PublishError::Permanent`]: the effect is larger than the server or the stream allows, or its
+///   subject or a header is not valid in NATS.
 /// - [`PublishError::Unavailable`]: the server cannot be reached or cannot store messages now.
 pub struct NatsPublisher {
     config: NatsConfig,
@@ -212,6 +219,7 @@ impl NatsPublisher {
             Some(code) if NOT_THIS_STREAM.contains(&code) => {
                 PublishError::TopicUnavailable(error.into())
             }
+            Some(code) if TOO_LARGE.contains(&code) => PublishError::Permanent(error.into()),
             Some(_) => PublishError::Rejected(error.into()),
             None => PublishError::Unavailable(error.into()),
         }

@@ -53,10 +53,10 @@ const PROBE: Duration = Duration::from_secs(5);
 ///
 /// - [`PublishError::TopicUnavailable`]: the exchange does not exist, no queue takes the effect, a
 ///   queue is full or does not confirm in time, or a permission is missing.
-/// - [`PublishError::Rejected`]: RabbitMQ rejects this effect because of its size or its
-///   properties.
-/// - [`PublishError::Permanent`]: the headers of the effect do not fit into a frame, which has 128
-///   kB unless the server is configured otherwise.
+/// - [`PublishError::Rejected`]: RabbitMQ rejects this effect for another reason than the following.
+/// - [`PublishError::Permanent`]: RabbitMQ rejects the size or the properties of the effect (406), or
+///   its headers do not fit into a frame, which has 128 kB unless the server is configured
+///   otherwise.
 /// - [`PublishError::Unavailable`]: the broker cannot be reached, or a memory or disk alarm blocks
 ///   the connection.
 pub struct RabbitMqPublisher {
@@ -364,6 +364,7 @@ fn classify(error: TransportError) -> PublishError {
             PublishError::TopicUnavailable(error)
         }
         // The effect is too large, or has a property that the server rejects.
+        AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED) => PublishError::Permanent(error),
         AMQPErrorKind::Soft(_) => PublishError::Rejected(error),
         AMQPErrorKind::Hard(_) => PublishError::Unavailable(error),
     }

@@ -673,9 +673,9 @@ async fn i4_effects_wait_for_a_stream_without_lookup_rights() {
     assert_waited_for(publisher, "late.x", "there.x", mend).await;
 }
 
-/// I4: if a stream rejects an effect because of the content of the effect, the relay parks it.
+/// I4: if an effect is larger than its stream allows, the relay parks it.
 #[tokio::test]
-async fn i4_invalid_effect_is_parked_by_a_nats_relay() {
+async fn i4_too_large_effect_is_parked_by_a_nats_relay() {
     let url = shared();
     declare(&url, "small", |config| config.max_message_size = 1000).await;
     assert_parked(publisher(&url), "small.x", "message size exceeds maximum").await;

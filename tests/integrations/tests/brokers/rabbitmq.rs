@@ -628,9 +628,9 @@ async fn i4_server_with_an_alarm_is_unavailable() {
     collect(&mut source(&url, "alarmed"), wanted.into()).await;
 }
 
-/// I4: if RabbitMQ rejects an effect because of the content of the effect, the relay parks it.
+/// I4: if an effect is larger than the server allows, the relay parks it.
 #[tokio::test]
-async fn i4_invalid_effect_is_parked_by_a_rabbitmq_relay() {
+async fn i4_too_large_effect_is_parked_by_a_rabbitmq_relay() {
     let server = RabbitMq::start_with("max_message_size = 4096\n").unwrap();
     let url = server.url();
     declare(&url, "small", &[]).await;
