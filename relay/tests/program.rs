@@ -299,7 +299,8 @@ fn i4_missing_queue_and_lost_broker_log_one_line_each() {
     assert_eq!(relay.terminate().code(), Some(0));
 }
 
-/// Goal: if Kafka is not available, the relay logs one line and the client library logs nothing.
+/// Goal: if Kafka is not available, the relay is not ready before an attempt has ended. It logs one
+/// line, and the client library logs nothing.
 /// Invariant: I4.
 #[test]
 fn i4_lost_kafka_logs_one_line() {
@@ -313,6 +314,11 @@ fn i4_lost_kafka_logs_one_line() {
         .psql("postgres", "SELECT idem_send('facts', '1')")
         .unwrap();
     let attempts = |body: &str| sum_of(body, "idem_relay_published_total", "\"unavailable\"");
+    relay.get_until("/readyz", |status, body| {
+        status.contains(" 503 ") && body.contains("broker: not available")
+    });
+    let metrics = relay.get("/metrics").unwrap().1;
+    assert_eq!(attempts(&metrics), 0.0, "the first attempt has not ended");
     relay.get_until("/metrics", |_, body| attempts(body) >= 1.0);
     let lines = [
         log_lines(&log, &["\"WARN\""]),

@@ -19,13 +19,14 @@ use tokio::{
     time::{Instant, sleep, sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
-use tracing::{Instrument, debug, warn};
+use tracing::{Instrument, warn};
 
 use super::{
     PublishError, Publisher,
     effect_memory::EffectMemory,
     errors::{is_final, is_gone},
     key_order::KeyOrder,
+    publisher::check_within,
     settings::Settings,
     statements::RelayStatements,
     waiting::Waiting,
@@ -34,8 +35,12 @@ use crate::{
     Error,
     backoff::Backoff,
     error::causes,
-    telemetry::{self, Publishing},
+    telemetry::{self, Publishing, warn_if_new},
 };
+
+/// The time without a reply to any effect after which the broker is checked. A client library may
+/// wait much longer before it reports that the broker is unavailable.
+const SILENCE: Duration = Duration::from_secs(5);
 
 /// The result of a batch.
 #[derive(Debug)]
@@ -63,6 +68,8 @@ pub(super) struct Broker {
 
 enum Event<'a> {
     Published(usize, Result<(), PublishError>),
+    /// The result of a check during a silence that began at this time.
+    Checked(Instant, Result<(), PublishError>),
     /// The pause of a sequence is over: its next effect may be retried.
     Rested(usize),
     /// The pause of a topic is over: one of its effects may be retried.
@@ -104,6 +111,9 @@ pub(super) async fn publish<P: Publisher>(
         leased_until: requested_at + lease,
         events: FuturesUnordered::new(),
         in_flight: 0,
+        silent_since: requested_at,
+        is_checking: false,
+        has_rejected: false,
         is_paused: false,
         is_stepping: false,
         lease_wanes: false,
@@ -127,6 +137,12 @@ struct BatchInProgress<'a, P> {
     waiting: Waiting<'a>,
     events: FuturesUnordered<BoxFuture<'a, Event<'a>>>,
     in_flight: usize,
+    /// When the last effect was answered, or when the first effect was sent.
+    silent_since: Instant,
+    /// Whether a check of the broker is running.
+    is_checking: bool,
+    /// Whether the broker has rejected an effect of this batch.
+    has_rejected: bool,
     /// True while the broker is unavailable and its pause lasts. Nothing is published then.
     is_paused: bool,
     token: i64,
@@ -163,6 +179,8 @@ impl<'a, P: Publisher> BatchInProgress<'a, P> {
                     stop_at = Some(Instant::now() + grace);
                 }
                 () = sleep_until(self.leased_until), if !is_over => {}
+                () = sleep_until(self.silent_since + SILENCE),
+                    if self.in_flight > 0 && !self.is_checking => self.check_broker(),
                 () = sleep_until(stop_at.unwrap_or(self.leased_until)), if stop_at.is_some() => {
                     return Ok(BatchOutcome::Unfinished { token: self.token });
                 }
@@ -194,6 +212,9 @@ impl<'a, P: Publisher> BatchInProgress<'a, P> {
             if !self.waiting.admits(&messages[place].topic, sequence) {
                 continue;
             }
+            if self.in_flight == 0 {
+                self.silent_since = Instant::now();
+            }
             self.in_flight += 1;
             let limit = settings.publish_timeout;
             let publish = async move {
@@ -206,6 +227,18 @@ impl<'a, P: Publisher> BatchInProgress<'a, P> {
             };
             self.events.push(publish.boxed());
         }
+    }
+
+    /// Checks a broker that does not reply, so that the status shows early that it is unavailable.
+    /// The effects stay in flight, because their publisher may still succeed.
+    fn check_broker(&mut self) {
+        let Context {
+            steps, publisher, ..
+        } = self.context;
+        let (since, limit) = (self.silent_since, steps.settings.publish_timeout);
+        let check = async move { Event::Checked(since, check_within(limit, publisher).await) };
+        self.is_checking = true;
+        self.events.push(check.boxed());
     }
 
     /// Starts the next statement in the database, unless one is running.
@@ -247,7 +280,16 @@ impl<'a, P: Publisher> BatchInProgress<'a, P> {
         match event {
             Event::Published(sequence, result) => {
                 self.in_flight -= 1;
+                self.silent_since = Instant::now();
                 self.published(sequence, result);
+            }
+            Event::Checked(since, result) => {
+                self.is_checking = false;
+                let is_silent = self.in_flight > 0 && self.silent_since == since;
+                self.silent_since = Instant::now();
+                if let (true, Err(error)) = (is_silent, result) {
+                    self.context.steps.reporter.check_fails(&error);
+                }
             }
             Event::Rested(sequence) => self.ready.push_back(sequence),
             Event::TopicRested(topic) => self.ready.extend(self.waiting.pause_ends(topic)),
@@ -339,7 +381,10 @@ impl<'a, P: Publisher> BatchInProgress<'a, P> {
             );
         } else {
             let pause = Backoff::after(back_off.0, back_off.1, attempt);
-            debug!(
+            // The batch waits for the effect, so the first one of a batch is worth a warning.
+            let is_first = !std::mem::replace(&mut self.has_rejected, true);
+            warn_if_new!(
+                is_first,
                 message.id = %id,
                 topic,
                 attempt,

@@ -6,15 +6,16 @@ use idem_client::ErrorKind;
 use idem_client::relay::Batch;
 use tokio::{
     select,
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep},
 };
 use tracing::{debug, warn};
 
 use super::{
-    PublishError, Publisher,
+    Publisher,
     batch::{self, BatchOutcome, Broker, Context},
     effect_memory::EffectMemory,
     errors::{is_final, is_gone},
+    publisher::check_within,
     serving::PartitionTask,
     settings::AWAY,
     statements::RelayStatements,
@@ -89,18 +90,14 @@ impl<P: Publisher> Partition<P> {
         let (limit, reporter) = (self.steps.settings.publish_timeout, &self.task.reporter);
         let check = select! {
             () = self.task.stop.cancelled() => return,
-            check = timeout(limit, self.publisher.check()) => check,
+            check = check_within(limit, &*self.publisher) => check,
         };
         match check {
-            Ok(Ok(())) => {
+            Ok(()) => {
                 self.broker.backoff.reset();
                 return reporter.broker_accepts();
             }
-            Ok(Err(error @ PublishError::TopicUnavailable(_))) => {
-                reporter.broker_lacks(&error.reason());
-            }
-            Ok(Err(error)) => reporter.broker_fails(&error.reason(), None),
-            Err(_) => reporter.broker_fails("the broker does not respond", None),
+            Err(error) => reporter.check_fails(&error),
         }
         let pause = self.broker.backoff.next();
         self.task.rest(pause).await;

@@ -1,9 +1,10 @@
 //! The trait that connects a relay to a broker: [`Publisher`]. It is small: an implementation takes
 //! about 30 lines.
 
-use std::{error::Error as StdError, future::Future};
+use std::{error::Error as StdError, future::Future, time::Duration};
 
 use idem_client::relay::OutgoingMessage;
+use tokio::time::timeout;
 
 use crate::error::causes;
 
@@ -27,6 +28,18 @@ pub trait Publisher: Send + Sync + 'static {
     fn check(&self) -> impl Future<Output = Result<(), PublishError>> + Send {
         async { Ok(()) }
     }
+}
+
+/// Checks the broker within a time limit.
+pub(super) async fn check_within(
+    limit: Duration,
+    publisher: &impl Publisher,
+) -> Result<(), PublishError> {
+    let check = timeout(limit, publisher.check()).await;
+    check.unwrap_or_else(|_| {
+        let cause = "the broker does not respond";
+        Err(PublishError::Unavailable(cause.into()))
+    })
 }
 
 /// The error of an effect that was not published.

@@ -138,6 +138,14 @@ impl Reporter {
         });
     }
 
+    /// Records that a check of the broker failed.
+    pub(super) fn check_fails(&self, error: &PublishError) {
+        match error {
+            PublishError::TopicUnavailable(_) => self.broker_lacks(&error.reason()),
+            _ => self.broker_fails(&error.reason(), None),
+        }
+    }
+
     /// Records that the broker is unavailable: to this effect, or to a check.
     pub(super) fn broker_fails(&self, reason: &str, message: Option<&OutgoingMessage>) {
         let mut outages = self.outages();
@@ -159,7 +167,7 @@ impl Reporter {
 
     /// Records that the broker is available but lacks something that the publisher needs, such as
     /// its exchange.
-    pub(super) fn broker_lacks(&self, reason: &str) {
+    fn broker_lacks(&self, reason: &str) {
         let mut outages = self.outages();
         let is_new = outages.broker.begins(self.partition, reason);
         self.show_broker(Some(true), Some(reason));

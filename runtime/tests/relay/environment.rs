@@ -464,6 +464,8 @@ async fn parked_effect_has_all_causes_and_the_log_names_it() {
     let reason =
         "after 3 attempts: the broker rejected the effect: connecting failed: disk failure";
     assert_eq!(parked(&client).await, [(id, reason.to_owned())]);
+    let retries = log.lines(Level::WARN, "an effect is retried");
+    assert_eq!(retries.len(), 1, "the first retry is logged: {retries:?}");
     let warnings = log.lines(Level::WARN, reason);
     assert_eq!(warnings.len(), 1);
     assert!(
