@@ -1,12 +1,24 @@
 //! The HTTP server for an orchestrator and Prometheus: /livez, /readyz and /metrics.
 
-use std::net::SocketAddr;
+use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result};
 use axum::{Router, extract::State, http::StatusCode, routing::get};
+use hyper::server::conn::http1;
+use hyper_util::{rt::TokioIo, service::TowerToHyperService};
 use idem_runtime::relay::RelayStatus;
 use metrics_exporter_prometheus::PrometheusHandle;
-use tokio::{net::TcpListener, sync::watch};
+use tokio::{
+    net::TcpListener,
+    sync::{Semaphore, watch},
+    time::{sleep, timeout},
+};
+
+/// The largest number of connections. The relay needs the other descriptors of the process.
+const CONNECTIONS: usize = 32;
+
+/// The longest time of a connection, which serves one request.
+const TIME_LIMIT: Duration = Duration::from_secs(5);
 
 /// The sources of the responses.
 #[derive(Clone)]
@@ -44,9 +56,27 @@ impl Server {
         Ok(Self { listener, service })
     }
 
-    /// Serves requests without end. Returns only after an error.
-    pub async fn run(self) -> Result<()> {
-        Ok(axum::serve(self.listener, self.service).await?)
+    /// Serves requests without end. A client that sends or reads slowly holds one of the
+    /// connections for at most [`TIME_LIMIT`].
+    pub async fn run(self) -> Infallible {
+        let service = TowerToHyperService::new(self.service);
+        let free = Arc::new(Semaphore::new(CONNECTIONS));
+        loop {
+            let permit = Arc::clone(&free).acquire_owned().await;
+            let Ok((stream, _)) = self.listener.accept().await else {
+                // The client is gone, or the process has no free descriptor now.
+                sleep(Duration::from_secs(1)).await;
+                continue;
+            };
+            let serving = http1::Builder::new()
+                .keep_alive(false)
+                .serve_connection(TokioIo::new(stream), service.clone());
+            tokio::spawn(async move {
+                let _permit = permit;
+                // An error means that the client did not send a request or is gone.
+                let _ = timeout(TIME_LIMIT, serving).await;
+            });
+        }
     }
 }
 

@@ -80,10 +80,7 @@ async fn run(arguments: &Arguments) -> Result<(), Failure> {
             tracing::info!(published = summary.published, parked = summary.parked, "stopped");
             Ok(())
         }
-        ended = http.run() => {
-            ended.context("the server for health and metrics has failed")?;
-            Ok(())
-        }
+        never = http.run() => match never {},
         never = keep_small(&metrics) => match never {},
     }
 }

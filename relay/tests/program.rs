@@ -10,7 +10,7 @@ use std::{
 
 use idem_brokers::{Nats, RabbitMq};
 use idem_cluster::{Cluster, Install};
-use support::{Running, answer, make_stream, program, stderr, stream_length};
+use support::{Running, answer, make_stream, program, stderr, stream_length, until};
 
 fn server() -> Cluster {
     let install = Install::from_env().expect("run cargo xtask setup first");
@@ -193,6 +193,41 @@ fn reserved_character_in_a_password_is_an_error() {
         let error = stderr(&output);
         assert_eq!(output.status.code(), Some(2), "{url}: {error}");
         assert!(error.contains("%23") && !error.contains("s3"), "{error}");
+    }
+}
+
+/// Goal: half-sent requests do not use up the descriptors that the relay needs, and end.
+#[test]
+fn half_sent_requests_do_not_stop_the_relay() {
+    let cluster = server();
+    let nats = Nats::start().unwrap();
+    make_stream(&nats);
+    let relay = Running::start_with_few_descriptors(&cluster, &nats.url());
+    relay.get_until("/readyz", is_200);
+    let mut halves: Vec<_> = (0..130)
+        .map(|_| relay.send("GET /livez HTTP/1.1\r\n"))
+        .collect();
+    // The relay then needs new connections to the database.
+    let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
+               WHERE application_name = 'idem-relay'";
+    cluster.psql("postgres", end).unwrap();
+    cluster
+        .psql("postgres", "SELECT idem_send('facts', '1')")
+        .unwrap();
+    until("the effect is published", || stream_length(&nats) == 1);
+    // Each connection ends. The relay accepts further connections when others have ended.
+    for half in &mut halves {
+        let mut reply = Vec::new();
+        assert!(is_ended(half.read_to_end(&mut reply)), "{reply:?}");
+    }
+    relay.get_until("/livez", is_200);
+}
+
+/// Returns whether the other side has ended the connection, in time.
+fn is_ended(read: std::io::Result<usize>) -> bool {
+    match read {
+        Ok(_) => true,
+        Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
     }
 }
 

@@ -67,6 +67,16 @@ impl Running {
         Self::spawn(cluster, command, log)
     }
 
+    /// Starts a relay that may have at most 120 open files.
+    pub fn start_with_few_descriptors(cluster: &Cluster, nats: &str) -> Self {
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", "ulimit -n 120; exec \"$0\" \"$@\""])
+            .arg(env!("CARGO_BIN_EXE_idem-relay"))
+            .args(["--broker", "nats", "--broker-url", nats]);
+        Self::start_command(cluster, command)
+    }
+
     pub fn start_command(cluster: &Cluster, command: Command) -> Self {
         let log = File::from(std::io::stderr().as_fd().try_clone_to_owned().unwrap());
         Self::spawn(cluster, command, log)
@@ -82,6 +92,14 @@ impl Running {
             .args(["--listen", &format!("127.0.0.1:{port}")]);
         let process = Process::spawn(command, log, &[Signal::SIGKILL]).unwrap();
         Self { process, port }
+    }
+
+    /// Sends this text to the relay over a new connection. Reads of the connection have a time limit.
+    pub fn send(&self, text: &str) -> TcpStream {
+        let mut connection = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        connection.set_read_timeout(Some(DEADLINE)).unwrap();
+        connection.write_all(text.as_bytes()).unwrap();
+        connection
     }
 
     /// Returns the status line and the body of the response to a GET request, or `None` while the
@@ -119,6 +137,14 @@ impl Running {
     pub fn terminate(self) -> ExitStatus {
         self.process.stop(Signal::SIGTERM, DEADLINE).unwrap();
         self.process.exit_status().unwrap()
+    }
+}
+
+pub fn until(what: &str, is_so: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < DEADLINE, "{what}: still not");
+        std::thread::sleep(Duration::from_millis(50));
     }
 }
 
