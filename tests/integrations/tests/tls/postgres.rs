@@ -28,11 +28,7 @@ fn install() -> Install {
 fn start(validity: Validity, hba: Option<&str>) -> Server {
     let authority = Authority::create().unwrap();
     let server = authority.server(&["db.test"], validity).unwrap();
-    let builder = Cluster::builder(&install())
-        .name("tls")
-        .preload(false)
-        .tcp()
-        .unwrap();
+    let builder = Cluster::builder(&install()).name("tls").tcp().unwrap();
     let mut builder = builder.tls(&server.certificate, &server.key, &authority.ca());
     if let Some(lines) = hba {
         builder = builder.hba(lines);
@@ -207,11 +203,7 @@ async fn client_certificate_logs_in_and_a_missing_one_fails() {
 /// socket needs no TLS. Both rules apply to each host of a list.
 #[tokio::test]
 async fn server_without_tls_is_reached_over_its_socket_only() {
-    let builder = Cluster::builder(&install())
-        .name("no-tls")
-        .preload(false)
-        .tcp()
-        .unwrap();
+    let builder = Cluster::builder(&install()).name("no-tls").tcp().unwrap();
     let cluster = builder.start().unwrap();
     let (address, socket) = (
         cluster.address().unwrap(),
