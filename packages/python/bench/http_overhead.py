@@ -117,7 +117,7 @@ async def handler(scope: Any, receive: Any, send: Any) -> None:
 
 
 def compare_asgi(name: str, by_hand: Any, pool: Any, loop: asyncio.AbstractEventLoop) -> None:
-    options = Options(DESTINATION, Scope.single_tenant())
+    options = Options(DESTINATION, Scope.single_tenant(), applies_to=("/orders",))
     middleware = IdempotencyMiddleware(handler, pool, options)
 
     def calling(app: Any) -> Side:
@@ -237,7 +237,11 @@ def compare_django(hands: list[ByHand]) -> None:
     settings.configure(
         ALLOWED_HOSTS=["*"],
         DATABASES={"default": database},
-        IDEM_HTTP={"DESTINATION": DESTINATION, "SCOPE": Scope.single_tenant()},
+        IDEM_HTTP={
+            "DESTINATION": DESTINATION,
+            "SCOPE": Scope.single_tenant(),
+            "APPLIES_TO": ["/orders"],
+        },
         USE_TZ=True,
     )
     django.setup()

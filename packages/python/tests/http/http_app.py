@@ -297,6 +297,7 @@ def build(config: Config, state: State) -> Any:
     options = Options(
         destination=config.destination,
         scope=scope,
+        applies_to=PATHS,
         mode=config.mode,
         methods=config.methods,
         required=config.required,

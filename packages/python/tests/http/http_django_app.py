@@ -240,6 +240,7 @@ def _options(config: Config) -> dict[str, Any]:
         "MODE": config.mode,
         "LEASE": timedelta(milliseconds=config.lease_ms),
         "SCOPE": scope,
+        "APPLIES_TO": ["/orders", "/others"],
         "USING": config.name,
         "METHODS": config.methods,
         "RESPONSE_LIMIT": config.response_limit,

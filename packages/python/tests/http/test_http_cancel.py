@@ -73,7 +73,7 @@ def test_cancelled_request_does_not_wait_for_a_connection() -> None:
 
 
 def middleware_over(fixture: Fixture, inner: Any) -> IdempotencyMiddleware:
-    options = Options(fixture.config.destination, Scope.single_tenant())
+    options = Options(fixture.config.destination, Scope.single_tenant(), applies_to=("/*",))
     return IdempotencyMiddleware(inner, fixture.state.source, options)
 
 

@@ -97,6 +97,7 @@ def test_path_is_that_of_the_request_line(raw: str, path: bytes) -> None:
 class Keys(IdempotencyMiddleware):
     destination = "d"
     scope = Scope.single_tenant()
+    applies_to = ("/*",)
 
 
 def problem_of_post(headers: dict[str, str], *, reads_body: bool) -> tuple[int, str]:
@@ -172,14 +173,18 @@ def test_body_that_ends_early_gets_400() -> None:
 @pytest.mark.parametrize(
     ("setting", "reason"),
     [
-        ({"DESTINATION": "d"}, "set 'scope' in a subclass"),
-        ({"SCOPE": Scope.single_tenant()}, "set 'destination' in a subclass"),
-        ({"DESTINATION": "d", "SCOPE": object()}, "scope must be"),
-        ({"DESTINATION": "d", "SCOPE": Scope.single_tenant(), "MODE": "leased"}, "mode must be"),
+        ({"SCOPE": None}, "set 'scope' in a subclass"),
+        ({"DESTINATION": None}, "set 'destination' in a subclass"),
+        ({"APPLIES_TO": None}, "set 'applies_to' in a subclass"),
+        ({"SCOPE": object()}, "scope must be"),
+        ({"MODE": "leased"}, "mode must be"),
+        ({"APPLIES_TO": ["orders"]}, "begin with a slash"),
     ],
 )
 def test_incomplete_setting_is_rejected(setting: dict[str, object], reason: str) -> None:
-    with override_settings(IDEM_HTTP=setting), pytest.raises(ImproperlyConfigured, match=reason):
+    complete = {"DESTINATION": "d", "SCOPE": Scope.single_tenant(), "APPLIES_TO": ["/*"]}
+    changed = override_settings(IDEM_HTTP=complete | setting)
+    with changed, pytest.raises(ImproperlyConfigured, match=reason):
         IdempotencyMiddleware(lambda request: None)
 
 

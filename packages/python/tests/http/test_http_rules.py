@@ -22,8 +22,10 @@ from idem_pg.http.options import Options, keeps_writes
 from idem_pg.http.problem import Kind, Problem, problem_of
 from idem_pg.http.recorded import Recorded, replay
 from idem_pg.http.request_head import RequestHead
+from idem_pg.http.routes import matcher_of
 from idem_pg.http.scope import Scope
 
+OPTIONS = Options("orders", Scope.single_tenant(), applies_to=("/*",))
 FOLDER = Path(__file__).parents[4] / "tests/spec/http"
 
 
@@ -82,7 +84,7 @@ def test_ids_are_those_of_the_specification() -> None:
 
 
 def test_recorded_statuses_are_those_of_the_specification() -> None:
-    options, statuses = Options("orders", Scope.single_tenant()), cases("statuses.json")
+    options, statuses = OPTIONS, cases("statuses.json")
     assert [status for status in statuses["recorded"] if not options.keeps(status)] == []
     assert [status for status in statuses["not_recorded"] if options.keeps(status)] == []
     for name, is_kept in (("writes_are_kept", True), ("writes_are_rolled_back", False)):
@@ -92,7 +94,7 @@ def test_recorded_statuses_are_those_of_the_specification() -> None:
 
 def test_middleware_without_a_scope_is_rejected() -> None:
     with pytest.raises(TypeError, match="scope must be"):
-        Options("d", None)  # type: ignore[arg-type]
+        Options("d", None, ("/*",))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"use Scope\.by"):
         Scope()
     with pytest.raises(TypeError, match="needs a function"):
@@ -101,7 +103,7 @@ def test_middleware_without_a_scope_is_rejected() -> None:
 
 def test_records_are_those_of_the_specification() -> None:
     fingerprint = fingerprint_of("GET", b"/", b"")
-    options = Options("orders", Scope.single_tenant())
+    options = OPTIONS
     for case in cases("records.json")["responses"]:
         response = case["response"]
         headers = [(name, text) for name, text in response["headers"]]
@@ -171,4 +173,63 @@ def test_retries_end_after_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("methods", "error"), [("POST", TypeError), (["post"], ValueError)])
 def test_methods_that_protect_nothing_are_errors(methods: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="methods must"):
-        Options("orders", Scope.single_tenant(), methods=methods)
+        Options("orders", Scope.single_tenant(), ("/*",), methods=methods)
+
+
+@pytest.mark.parametrize(
+    ("applies_to", "error"),
+    [
+        ("/orders", TypeError),
+        (None, TypeError),
+        ([], ValueError),
+        (["orders"], ValueError),
+        (["/orders", ""], ValueError),
+        ([7], ValueError),
+    ],
+)
+def test_invalid_routes_are_errors(applies_to: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="applies_to"):
+        Options("orders", Scope.single_tenant(), applies_to)
+
+
+@pytest.mark.parametrize(
+    ("patterns", "protected", "others"),
+    [
+        (["/orders"], ["/orders"], ["/orders/", "/orders/7", "/v1/orders", "/Orders", "/"]),
+        (["/payments/*"], ["/payments/", "/payments/7", "/payments/7/8"], ["/payments", "/pay"]),
+        (["/*/pay", "/a.b"], ["/7/pay", "/7/8/pay", "/a.b"], ["/pay", "/7/pays", "/axb"]),
+        (["/*"], ["/", "/admin/login", "/a\nb"], []),
+    ],
+)
+def test_routes_are_those_of_the_patterns(
+    patterns: list[str], protected: list[str], others: list[str]
+) -> None:
+    matches = matcher_of(patterns)
+    assert [path for path in protected if not matches(path, None)] == []
+    assert [path for path in others if matches(path, None)] == []
+
+
+def test_path_of_a_mounted_application_has_no_prefix() -> None:
+    cases = [
+        ("/shop/orders", "/shop", "/orders"),
+        ("/shop", "/shop", "/"),
+        ("/shopping", "/shop", "/shopping"),
+        ("/orders", "/shop", "/orders"),
+        ("/orders", "", "/orders"),
+    ]
+    for path, root_path, expected in cases:
+        scope = {"method": "POST", "headers": [], "path": path, "root_path": root_path}
+        assert RequestHead(scope).path == expected
+
+
+def test_predicate_that_returns_no_bool_is_an_error() -> None:
+    """Goal: a coroutine, which is true for each request, protects no route by mistake."""
+
+    async def applies_to(_request: Any) -> bool:
+        return False
+
+    coroutine: Any = applies_to(None)
+    matches = matcher_of(lambda _: coroutine)
+    with pytest.raises(TypeError, match="must return True or False"):
+        matches("/", None)
+    coroutine.close()

@@ -1,12 +1,8 @@
 """An ASGI middleware that makes each request with an `Idempotency-Key` take effect once.
 
-    app.add_middleware(
-        IdempotencyMiddleware,
-        source=pool,
-        options=Options(
-            "shop.place-order", Scope.by(lambda request: request.headers.get("x-account"))
-        ),
-    )
+    account = Scope.by(lambda request: request.headers.get("x-account"))
+    options = Options("shop.place-order", account, applies_to=("/orders",))
+    app.add_middleware(IdempotencyMiddleware, source=pool, options=options)
 
     @app.post("/orders")
     async def place(request: Request) -> Response:
@@ -48,8 +44,9 @@ from .running import RunningRequests
 class IdempotencyMiddleware:
     """Makes each request with an `Idempotency-Key` take effect once. See docs/http.md.
 
-    `source` opens transactions: see `async_transactions`. A source that is a function must commit
-    at the end of its block. `running` counts the leased requests that are being processed.
+    An application can have several, for different routes: see `applies_to` of `Options`. `source`
+    opens transactions: see `async_transactions`. A source that is a function must commit at the end
+    of its block. `running` counts the leased requests that are being processed.
     """
 
     def __init__(
@@ -71,7 +68,7 @@ class IdempotencyMiddleware:
             return
         head = RequestHead(scope)
         try:
-            message_id = self._options.message_id(head.method, head.keys, head)
+            message_id = self._message_id(head)
             if message_id is not None:
                 await self._protected(message_id, head, receive, send)
                 return
@@ -79,6 +76,12 @@ class IdempotencyMiddleware:
             await response_of_problem(problem).send_to(send)
             return
         await self.app(scope, receive, send)
+
+    def _message_id(self, head: RequestHead) -> str | None:
+        is_protected = "idem" in head.scope
+        if self._options.protects(head.method, head.path, head, is_protected=is_protected):
+            return self._options.message_id(head.keys, head)
+        return None
 
     async def _protected(
         self, message_id: str, head: RequestHead, receive: Receive, send: Send

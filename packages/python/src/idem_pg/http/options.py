@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 from ..leases import DEFAULT_LEASE
 from .key import key_of
-from .problem import Kind, Problem
+from .problem import Kind, Problem, log
+from .routes import AppliesTo, Matcher, matcher_of
 from .scope import Scope
 
 SHORTEST_LEASE, LONGEST_LEASE = timedelta(milliseconds=100), timedelta(days=1)
@@ -35,6 +37,13 @@ class Options:
 
     destination: str
     scope: Scope
+    applies_to: AppliesTo
+    """The routes that are protected: patterns of paths, or a function of the request.
+
+    A `*` in a pattern stands for any text, also with slashes: `("/orders", "/payments/*")`.
+    `("/*",)` stands for every route. The path has the form in which the application routes it,
+    without the prefix of a mount. The function gets what the function of `Scope.by` gets, and
+    returns True or False."""
     mode: Mode = "transaction"
     """With "transaction" the handler works in the transaction that claims the request and records
     the response. With "lease" the request is leased, for work that cannot share a transaction."""
@@ -54,6 +63,7 @@ class Options:
             raise TypeError("scope must be Scope.by(...) or Scope.single_tenant()")
         if not isinstance(self.destination, str) or not self.destination:
             raise ValueError("destination must be a text that is not empty")
+        matcher_of(self.applies_to)
         if isinstance(self.methods, str):
             raise TypeError("methods must be a collection of names, not one text")
         if any(method != method.upper() for method in self.methods):
@@ -63,13 +73,27 @@ class Options:
         if not SHORTEST_LEASE <= self.lease <= LONGEST_LEASE:
             raise ValueError("lease must be between 100 milliseconds and one day")
 
-    def message_id(self, method: str, keys: Sequence[str], request: Any) -> str | None:
-        """Returns the message id of a request, or None if it is not protected.
+    @cached_property
+    def _applies(self) -> Matcher:
+        return matcher_of(self.applies_to)
+
+    def protects(self, method: str, path: str, request: Any, *, is_protected: bool) -> bool:
+        """Returns whether this middleware protects the requests of this route.
+
+        Raises Problem if another middleware has protected the request.
+        """
+        if method not in self.methods or not self._applies(path, request):
+            return False
+        if is_protected:
+            log.error("applies_to of two instances of IdempotencyMiddleware includes %s", path)
+            raise Problem(Kind.FAILED, "two idempotency middlewares apply to this route")
+        return True
+
+    def message_id(self, keys: Sequence[str], request: Any) -> str | None:
+        """Returns the message id of a request, or None for a request that needs no key.
 
         `keys` are the values of its headers `Idempotency-Key`. `request` is passed to the scope.
         """
-        if method not in self.methods:
-            return None
         key = key_of(keys)
         if key is not None:
             return self.scope.id_of(request, key)

@@ -13,7 +13,7 @@ from .options import content_length_of
 
 
 class RequestHead:
-    """A request without its body: what the function of `Scope.by` gets."""
+    """A request without its body: what the functions of `Scope.by` and `applies_to` get."""
 
     def __init__(self, scope: HttpScope) -> None:
         self.scope: Mapping[str, Any] = scope
@@ -30,6 +30,13 @@ class RequestHead:
     def keys(self) -> list[str]:
         """The values of the headers `Idempotency-Key`."""
         return [value for name, value in self._fields if name == HEADER]
+
+    @property
+    def path(self) -> str:
+        """The path as the application routes it: without the prefix of a mount."""
+        path: str = self.scope["path"]
+        rest = path.removeprefix(self.scope.get("root_path", ""))
+        return path if rest and not rest.startswith("/") else rest or "/"
 
     @property
     def path_and_query(self) -> bytes:

@@ -62,7 +62,9 @@ def shared_with(request: Any, kind: type[S], name: str) -> S:
         found = scope.get("idem")
     if isinstance(found, kind):
         return found
-    raise LookupError(f"the request has no {name} of an IdempotencyMiddleware")
+    raise LookupError(
+        f"the request has no {name} of an IdempotencyMiddleware; look at its applies_to and methods"
+    )
 
 
 class Savepoint:

@@ -3,10 +3,12 @@
     class OrderKeys(IdempotencyMiddleware):
         destination = "shop.place-order"
         scope = Scope.by(lambda request: request.user.get_username() or None)
+        applies_to = ("/orders", "/payments/*")
 
 Name the subclass in MIDDLEWARE, below the middleware that authenticates. The middleware itself can
 be used with the setting IDEM_HTTP, a dict with the names of the class attributes in capitals:
-`IDEM_HTTP = {"DESTINATION": "shop.place-order", "SCOPE": Scope.single_tenant()}`.
+`IDEM_HTTP = {"DESTINATION": "shop.place-order", "SCOPE": "shop.keys.SCOPE", "APPLIES_TO":
+["/orders"]}`. `idempotent_view` protects one view without a middleware.
 
 The view runs in `transaction.atomic(durable=True)` of the connection `using`, and in a savepoint.
 `request_transaction(request).connection` is that connection. With `mode = "lease"` the view runs
@@ -15,6 +17,7 @@ docs/http.md says what differs from the crate `idem-http`.
 """
 
 from ..request_transaction import RequestTransaction, keep_writes, request_transaction
+from .decorator import idempotent_view
 from .leased_view import RequestLease, request_lease
 from .middleware import IdempotencyMiddleware
 
@@ -22,6 +25,7 @@ __all__ = [
     "IdempotencyMiddleware",
     "RequestLease",
     "RequestTransaction",
+    "idempotent_view",
     "keep_writes",
     "request_lease",
     "request_transaction",
