@@ -57,6 +57,7 @@ async def opened(config: Config) -> AsyncIterator[Any]:
 def _asyncpg_pool(config: Config) -> Any:
     import asyncpg
 
+    isolation = {"default_transaction_isolation": config.isolation} if config.isolation else {}
     return asyncpg.create_pool(
         host=config.host,
         port=config.port,
@@ -65,13 +66,19 @@ def _asyncpg_pool(config: Config) -> Any:
         ssl=False,
         min_size=0,
         max_size=config.pool_size,
-        server_settings={"application_name": config.name},
+        server_settings={"application_name": config.name, **isolation},
         timeout=10,
     )
 
 
 def _psycopg_pool(config: Config) -> Any:
+    import psycopg
     import psycopg_pool
+
+    async def isolate(connection: psycopg.AsyncConnection) -> None:
+        if config.isolation is not None:
+            level = psycopg.IsolationLevel[config.isolation.replace(" ", "_")]
+            await connection.set_isolation_level(level)
 
     return psycopg_pool.AsyncConnectionPool(
         kwargs={
@@ -86,6 +93,7 @@ def _psycopg_pool(config: Config) -> Any:
         min_size=0,
         max_size=config.pool_size,
         timeout=config.pool_timeout_s,
+        configure=isolate,
         open=False,
     )
 
@@ -102,7 +110,8 @@ async def _of_sqlalchemy(config: Config) -> AsyncIterator[Any]:
     )
     name = {"application_name": config.name}
     arguments: dict[str, Any] = {"server_settings": name} if library == "asyncpg" else {**name}
-    options: dict[str, Any] = {"isolation_level": "AUTOCOMMIT"} if config.autocommit else {}
+    isolation = "AUTOCOMMIT" if config.autocommit else config.isolation
+    options = {"isolation_level": isolation} if isolation else {}
     engine = create_async_engine(url, connect_args=arguments, pool_size=config.pool_size, **options)
     try:
         yield async_sessionmaker(engine) if "session" in config.driver else engine

@@ -39,6 +39,8 @@ class Config:
     pool_timeout_s: float = 2.0
     autocommit: bool = False
     """Whether the pool or engine commits each statement."""
+    isolation: str | None = None
+    """The isolation of the transactions of the pool, engine or connection, in capitals."""
     manual_commit: bool = False
     """Whether the connection of Django is not in autocommit mode."""
     variant: str = "sound"

@@ -17,6 +17,7 @@ from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 import connections as _configured  # noqa: F401
+import psycopg
 from django.core.handlers.wsgi import WSGIHandler
 from django.db import DatabaseError, OperationalError, connections, transaction
 from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
@@ -257,6 +258,12 @@ def direct_alias(config: Config) -> str:
     return f"{config.name}-direct"
 
 
+def _isolation(config: Config) -> dict[str, Any]:
+    if config.isolation is None:
+        return {}
+    return {"isolation_level": psycopg.IsolationLevel[config.isolation.replace(" ", "_")]}
+
+
 @contextlib.contextmanager
 def _database(config: Config) -> Iterator[None]:
     """Adds the aliases of this service. A service in another process is only configured once."""
@@ -266,7 +273,7 @@ def _database(config: Config) -> Iterator[None]:
         "USER": config.user,
         "AUTOCOMMIT": not config.manual_commit,
         "NAME": config.database,
-        "OPTIONS": {"application_name": config.name},
+        "OPTIONS": {"application_name": config.name, **_isolation(config)},
     }
     databases[direct_alias(config)] = direct
     databases[config.name] = {**direct, "HOST": config.host, "PORT": str(config.port)}

@@ -104,6 +104,8 @@ def test_service_of_django_in_the_readme_places_one_order(
 ) -> None:
     """Goal: the README contains all that a service needs, also the privileges of its role."""
     (sql,) = [example for example in examples("sql") if "'shop'" in example]
+    # An admin configures at this isolation.
+    observer.execute("SET default_transaction_isolation = 'read committed'")
     observer.execute(sql.replace("'shop'", f"'{role}'").encode())
     count_sent = "SELECT count(*) FROM idem.outbox WHERE topic = 'orders.placed'"
     (before,) = observer.execute(count_sent).fetchall()
