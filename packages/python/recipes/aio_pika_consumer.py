@@ -1,8 +1,9 @@
 """A consumer of RabbitMQ with aio-pika that charges each payment once.
 
 `AMQP_URL=amqp://… python aio_pika_consumer.py` consumes the queue `payments`. PGHOST, PGDATABASE
-and so on name the database. The process ends after an error, for example a lost connection.
-Start it again then: RabbitMQ delivers the messages that are not acknowledged again.
+and so on name the database. The process ends after an error of the environment, for example a lost
+connection. Start it again then: RabbitMQ delivers the messages that are not acknowledged again. A
+message that fails for another reason becomes a dead letter after three attempts.
 
 aio-pika cannot read a message whose id is not UTF-8, and closes the connection. Then the process
 ends at each start, until another program removes this message from the queue.
@@ -15,15 +16,17 @@ import json
 import os
 
 import aio_pika
+import psycopg
 from aio_pika.abc import AbstractIncomingMessage, AbstractQueue
 from psycopg import AsyncConnection
 from psycopg_pool import AsyncConnectionPool
 
-from idem_pg import AsyncIdem, Effect
+from idem_pg import AsyncIdem, Effect, IdemError
 
 QUEUE = "payments"
 DESTINATION = "billing.charge"
 WORKERS = 8
+ATTEMPTS, PAUSE_S = 3, 1.0
 
 
 class InvalidPaymentError(Exception):
@@ -60,17 +63,44 @@ async def charge(connection: AsyncConnection, message_id: str, account: int, cen
     await AsyncIdem(connection).record(message_id, DESTINATION, receipt)
 
 
+def is_of_message(error: Exception) -> bool:
+    """Returns whether the message can be the cause of a failed attempt.
+
+    PostgreSQL has rejected the data (classes 22 and 23, RAISE), or the code fails. All other errors
+    are conflicts, or errors of the environment: a lost connection, a table that is missing.
+    """
+    if isinstance(error, (IdemError, psycopg.Error)):
+        return (error.sqlstate or "")[:2] in ("22", "23", "P0")
+    return not isinstance(error, (InvalidPaymentError, OSError))
+
+
+async def charge_once(
+    connection: AsyncConnection, message_id: str, account: int, cents: int
+) -> None:
+    """Charges the payment in one transaction, or does nothing for a duplicate."""
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            async with connection.transaction():  # An error rolls back the claim too.
+                if await AsyncIdem(connection).try_claim(message_id, DESTINATION):
+                    await charge(connection, message_id, account, cents)
+            return
+        except Exception as error:
+            if not is_of_message(error):
+                raise
+            if attempt == ATTEMPTS:
+                raise InvalidPaymentError(f"{ATTEMPTS} attempts have failed: {error}") from error
+        await asyncio.sleep(PAUSE_S)
+
+
 async def handle(connection: AsyncConnection, message: AbstractIncomingMessage) -> None:
-    """Charges the payment in one transaction, or stores the message as a dead letter."""
-    idem = AsyncIdem(connection)
+    """Charges the payment once, or stores the message as a dead letter."""
     message_id = None
     try:
         message_id = id_of(message)
         account, cents = payment_of(message.body)
-        async with connection.transaction():  # An error rolls back the claim too.
-            if await idem.try_claim(message_id, DESTINATION):  # Otherwise it is a duplicate.
-                await charge(connection, message_id, account, cents)
+        await charge_once(connection, message_id, account, cents)
     except InvalidPaymentError as error:
+        idem = AsyncIdem(connection)
         await idem.reject(message_id, DESTINATION, message.body, str(error), source=QUEUE)
 
 

@@ -1,8 +1,9 @@
 """A consumer of Kafka with confluent-kafka that charges each payment once.
 
 `KAFKA_BROKERS=… python confluent_kafka_consumer.py` consumes the topic `payments`. PGHOST,
-PGDATABASE and so on name the database. The process ends after an error, for example a lost
-connection. Start it again then: it continues at the last committed offset.
+PGDATABASE and so on name the database. The process ends after an error of the environment, for
+example a lost connection. Start it again then: it continues at the last committed offset. A message
+that fails for another reason becomes a dead letter after three attempts.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import time
 
 import psycopg
 from confluent_kafka import Consumer, KafkaException, Message
 
-from idem_pg import Effect, Idem
+from idem_pg import Effect, Idem, IdemError
 
 TOPIC, DESTINATION = "payments", "billing.charge"
+ATTEMPTS, PAUSE_S = 3, 1.0
 SETTINGS = {
     "bootstrap.servers": os.environ["KAFKA_BROKERS"],
     "group.id": "billing",
@@ -76,20 +79,44 @@ def charge(connection: psycopg.Connection, message_id: str, account: int, cents:
     Idem(connection).record(message_id, DESTINATION, receipt)
 
 
+def is_of_message(error: Exception) -> bool:
+    """Returns whether the message can be the cause of a failed attempt.
+
+    PostgreSQL has rejected the data (classes 22 and 23, RAISE), or the code fails. All other errors
+    are conflicts, or errors of the environment: a lost connection, a table that is missing.
+    """
+    if isinstance(error, (IdemError, psycopg.Error)):
+        return (error.sqlstate or "")[:2] in ("22", "23", "P0")
+    return not isinstance(error, (InvalidPaymentError, OSError))
+
+
+def charge_once(connection: psycopg.Connection, message_id: str, account: int, cents: int) -> None:
+    """Charges the payment in one transaction, or does nothing for a duplicate."""
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            with connection.transaction():  # An error rolls back the claim too.
+                if Idem(connection).try_claim(message_id, DESTINATION):
+                    charge(connection, message_id, account, cents)
+            return
+        except Exception as error:
+            if not is_of_message(error):
+                raise
+            if attempt == ATTEMPTS:
+                raise InvalidPaymentError(f"{ATTEMPTS} attempts have failed: {error}") from error
+        time.sleep(PAUSE_S)
+
+
 def handle(connection: psycopg.Connection, message: Message) -> None:
-    """Charges the payment in one transaction, or stores the message as a dead letter."""
-    idem = Idem(connection)
+    """Charges the payment once, or stores the message as a dead letter."""
     # A message that its producer sends twice has two positions. Only an id finds this duplicate.
     message_id = position_of(message)
     body = message.value() or b""
     try:
         message_id = id_of(message) or message_id
         account, cents = payment_of(body)
-        with connection.transaction():  # An error rolls back the claim too.
-            if idem.try_claim(message_id, DESTINATION):  # Otherwise it is a duplicate.
-                charge(connection, message_id, account, cents)
+        charge_once(connection, message_id, account, cents)
     except InvalidPaymentError as error:
-        idem.reject(message_id, DESTINATION, body, str(error), source=TOPIC)
+        Idem(connection).reject(message_id, DESTINATION, body, str(error), source=TOPIC)
 
 
 def consume(consumer: Consumer, connection: psycopg.Connection) -> None:

@@ -79,7 +79,7 @@ FAILURES = """
 """Makes the first two charges fail. A rollback does not reset a sequence."""
 
 SCHEMA = """
-    DROP TABLE IF EXISTS account;
+    DROP TABLE IF EXISTS account, removed;
     DROP SCHEMA IF EXISTS without_claims CASCADE;
     CREATE TABLE account (id int PRIMARY KEY, message_id text, balance bigint NOT NULL DEFAULT 0);
     CREATE SCHEMA without_claims;
@@ -159,6 +159,23 @@ class Database:
     def fail_twice(self) -> None:
         self._connection.execute(FAILURES)
 
+    def forbid(self, payment: Payment) -> None:
+        """Lets each charge of this payment fail: the account has no funds."""
+        self._connection.execute(
+            f"ALTER TABLE account ADD CHECK (id <> {int(payment.account)} OR balance >= 0)".encode()
+        )
+
+    def assert_others_paid_once(self, poison: Payment) -> None:
+        assert self.charges() == {0: 1, 1: PAYMENTS - 1}
+        assert not self.is_claimed(poison.message_id)
+
+    def remove_accounts(self) -> None:
+        """Lets each charge fail until `restore_accounts`, as during a faulty deployment."""
+        self._connection.execute("ALTER TABLE account RENAME TO removed")
+
+    def restore_accounts(self) -> None:
+        self._connection.execute("ALTER TABLE removed RENAME TO account")
+
     def attempts(self) -> int:
         return int(self.one("SELECT last_value FROM attempt"))
 
@@ -233,6 +250,15 @@ class Consumer:
         for pid in children.read_text().split():
             os.kill(int(pid), signal.SIGKILL)
         self._database.end_sessions(self.name)
+
+    def until(self, what: str, is_reached: Callable[[], bool]) -> None:
+        """Waits for a state. Fails at once if the first process has ended."""
+
+        def is_reached_while_running() -> bool:
+            assert self.is_running(), f"the process has ended before: {what}"
+            return is_reached()
+
+        until(what, is_reached_while_running)
 
     def wait_for_error(self) -> None:
         assert self._process.wait(DEADLINE) != 0

@@ -63,13 +63,34 @@ def test_malformed_messages_become_dead_letters(database: Database) -> None:
     database.assert_paid_once()
 
 
-def test_failed_payment_ends_the_process(database: Database) -> None:
+def test_failed_payment_is_tried_again(database: Database) -> None:
     database.fail_twice()
     publish(database.payments[:1])
+    with starter(database, COMMAND, {})():
+        until("every message is acknowledged", is_drained)
+    assert database.attempts() == 3
+    assert database.charges() == {0: len(database.payments) - 1, 1: 1}
+
+
+def test_poisonous_message_becomes_a_dead_letter(database: Database) -> None:
+    """Goal: the next messages are processed, in the same process."""
+    poison = database.payments[0]
+    database.forbid(poison)
+    publish(database.payments)
+    with starter(database, COMMAND, {})() as consumer:
+        consumer.until("every message is acknowledged", is_drained)
+    assert database.is_dead_letter(poison.message_id)
+    database.assert_others_paid_once(poison)
+
+
+def test_failure_of_the_environment_ends_the_process(database: Database) -> None:
+    """Goal: such a failure makes no dead letters of messages that could be processed."""
+    database.remove_accounts()
+    publish(database.payments)
     start = starter(database, COMMAND, {})
-    for _ in range(2):
-        with start() as consumer:
-            consumer.wait_for_error()
+    with start() as consumer:
+        consumer.wait_for_error()
+    database.restore_accounts()
     with start():
         until("every message is acknowledged", is_drained)
-    assert database.charges() == {0: len(database.payments) - 1, 1: 1}
+    database.assert_paid_once()

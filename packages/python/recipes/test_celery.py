@@ -91,6 +91,21 @@ def test_task_without_further_retries_becomes_a_dead_letter(
     assert database.charges() == {0: len(database.payments)}
 
 
+def test_poisonous_task_becomes_a_dead_letter(
+    database: Database, dead_letters: Callable[[], int]
+) -> None:
+    """Goal: the next tasks are processed. The delays of the retries are those of Celery."""
+    poison, *others = database.payments
+    database.forbid(poison)
+    arguments = [poison.account, poison.cents]
+    charge.apply_async(arguments, task_id=poison.message_id, retries=charge.max_retries)
+    publish(others)
+    with starter(database, COMMAND, {})() as worker:
+        worker.until("every message is acknowledged", is_drained)
+    assert dead_letters() == 1
+    database.assert_others_paid_once(poison)
+
+
 def test_invalid_payments_become_dead_letters(
     database: Database, dead_letters: Callable[[], int]
 ) -> None:

@@ -107,13 +107,34 @@ def test_malformed_messages_become_dead_letters(database: Database, kafka: Kafka
     database.assert_paid_once()
 
 
-def test_failed_payment_ends_the_process(database: Database, kafka: Kafka) -> None:
+def test_failed_payment_is_tried_again(database: Database, kafka: Kafka) -> None:
     database.fail_twice()
     kafka.publish(database.payments[:1])
+    with starter(database, COMMAND, environment(kafka))():
+        until("every offset is committed", kafka.is_drained)
+    assert database.attempts() == 3
+    assert database.charges() == {0: len(database.payments) - 1, 1: 1}
+
+
+def test_poisonous_message_becomes_a_dead_letter(database: Database, kafka: Kafka) -> None:
+    """Goal: the next messages are processed, in the same process."""
+    poison = database.payments[0]
+    database.forbid(poison)
+    kafka.publish(database.payments)
+    with starter(database, COMMAND, environment(kafka))() as consumer:
+        consumer.until("every offset is committed", kafka.is_drained)
+    assert database.is_dead_letter(poison.message_id)
+    database.assert_others_paid_once(poison)
+
+
+def test_failure_of_the_environment_ends_the_process(database: Database, kafka: Kafka) -> None:
+    """Goal: such a failure makes no dead letters of messages that could be processed."""
+    database.remove_accounts()
+    kafka.publish(database.payments)
     start = starter(database, COMMAND, environment(kafka))
-    for _ in range(2):
-        with start() as consumer:
-            consumer.wait_for_error()
+    with start() as consumer:
+        consumer.wait_for_error()
+    database.restore_accounts()
     with start():
         until("every offset is committed", kafka.is_drained)
-    assert database.charges() == {0: len(database.payments) - 1, 1: 1}
+    database.assert_paid_once()

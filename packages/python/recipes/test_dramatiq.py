@@ -70,6 +70,21 @@ def test_message_without_further_retries_becomes_a_dead_letter(database: Databas
     assert database.charges() == {0: len(database.payments)}
 
 
+def test_poisonous_message_becomes_a_dead_letter(database: Database) -> None:
+    """Goal: the next messages are processed. The message has short delays between its retries."""
+    rabbitmq.declare(xq_name(QUEUE))
+    before = rabbitmq.count(xq_name(QUEUE))
+    poison, *others = database.payments
+    database.forbid(poison)
+    arguments = (poison.message_id, poison.account, poison.cents)
+    charge.send_with_options(args=arguments, min_backoff=10, max_backoff=100)
+    publish(others)
+    with starter(database, COMMAND, {})() as worker:
+        worker.until("a dead letter", lambda: rabbitmq.count(xq_name(QUEUE)) == before + 1)
+        worker.until("every message is acknowledged", is_drained)
+    database.assert_others_paid_once(poison)
+
+
 def test_invalid_payments_become_dead_letters_at_once(database: Database) -> None:
     # The arguments of the queue are those without a time to live, or this fails.
     rabbitmq.declare(xq_name(QUEUE))
