@@ -26,6 +26,16 @@ def until(what: str, is_reached: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+def observing() -> psycopg.Connection:
+    """Returns a connection in autocommit mode, which sees what is committed.
+
+    It also configures and releases, at the isolation that these functions need.
+    """
+    connection = psycopg.connect(autocommit=True)
+    connection.execute("SET default_transaction_isolation = 'read committed'")
+    return connection
+
+
 def expire_leases(connection: psycopg.Connection, destination: str) -> None:
     """Ends the leases of a destination, as if their time had passed."""
     for table in ("idem.pending_0", "idem.pending_1"):
@@ -38,8 +48,8 @@ def expire_leases(connection: psycopg.Connection, destination: str) -> None:
 
 @pytest.fixture
 def observer() -> Iterator[psycopg.Connection]:
-    """A second connection in autocommit mode, which sees what is committed."""
-    with psycopg.connect(autocommit=True) as connection:
+    """A second connection: see `observing`."""
+    with observing() as connection:
         yield connection
 
 

@@ -63,6 +63,7 @@ def test_time_without_a_time_zone_is_an_error(idem: Idem, destination: str) -> N
 def test_settings_of_the_session_change_no_result(destination: str) -> None:
     settings = "-c intervalstyle=iso_8601 -c datestyle=SQL,DMY -c timezone=Asia/Kolkata"
     with psycopg.connect(options=settings, autocommit=True) as connection:
+        connection.execute("SET default_transaction_isolation = 'read committed'")
         idem = Idem(connection)
         lease = held(idem.acquire("m", destination, MINUTE))
         other = idem.acquire("m", destination)

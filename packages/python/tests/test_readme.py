@@ -14,7 +14,13 @@ from idem_pg import Duplicate
 README = Path(__file__).parents[1] / "README.md"
 
 
-def test_examples_run(observer: psycopg.Connection, capsys: pytest.CaptureFixture[str]) -> None:
+def test_examples_run(
+    observer: psycopg.Connection,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # `reject` needs it.
+    monkeypatch.setenv("PGOPTIONS", r"-c default_transaction_isolation=read\ committed")
     observer.execute("DROP TABLE IF EXISTS account, greeted")
     observer.execute("CREATE TABLE account (id int PRIMARY KEY, balance int)")
     observer.execute("CREATE TABLE greeted (id text)")

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import http_django_app
 import psycopg
-from conftest import expire_leases, until
+from conftest import expire_leases, observing, until
 from forks import Fork
 from http_app import serve
 from http_config import Config, State, listen
@@ -185,7 +185,7 @@ def disconnecting(port: int, request: Ask) -> Iterator[None]:
 @functools.lru_cache
 def observing_connection() -> psycopg.Connection:
     """Returns the connection of all tests that sees what is committed."""
-    connection = psycopg.connect(autocommit=True)
+    connection = observing()
     atexit.register(connection.close)
     return connection
 

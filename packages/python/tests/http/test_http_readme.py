@@ -83,8 +83,8 @@ def files_of(example: str) -> dict[str, str]:
 @pytest.fixture
 def role(observer: psycopg.Connection, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The role of the service of Django, which has no privileges yet."""
-    observer.execute("DROP TABLE IF EXISTS orders")
-    observer.execute("CREATE TABLE orders (item text)")
+    observer.execute("DROP TABLE IF EXISTS orders, public.orders")
+    observer.execute("CREATE TABLE public.orders (item text)")
     role = f"shop_{uuid.uuid4().hex[:12]}"
     observer.execute(f"CREATE ROLE {role} LOGIN; GRANT INSERT ON orders TO {role}".encode())
     with monkeypatch.context() as changed:
@@ -104,8 +104,6 @@ def test_service_of_django_in_the_readme_places_one_order(
 ) -> None:
     """Goal: the README contains all that a service needs, also the privileges of its role."""
     (sql,) = [example for example in examples("sql") if "'shop'" in example]
-    # An admin configures at this isolation.
-    observer.execute("SET default_transaction_isolation = 'read committed'")
     observer.execute(sql.replace("'shop'", f"'{role}'").encode())
     count_sent = "SELECT count(*) FROM idem.outbox WHERE topic = 'orders.placed'"
     (before,) = observer.execute(count_sent).fetchall()
