@@ -39,10 +39,11 @@ CLAIM = (
     "SELECT CAST(outcome AS text), handled_at{} FROM idem_claim("
     "CAST(%s AS text), CAST(%s AS text), false, fingerprint => CAST(%s AS bytea))"
 )
-_CALL = "CAST(%s AS text), CAST(%s AS text), CAST(%s AS text), CAST(CAST(%s AS text) AS jsonb)"
-BEGIN = f"SELECT CAST(state AS text) FROM idem_begin_call({_CALL})"
-FINISH = f"SELECT idem_finish_call({_CALL})"
-RECORD = f"SELECT idem_finish_call({_CALL}), idem_allow_commit() FROM idem_begin_call({_CALL})"
+_CALL = "CAST(%s AS text), CAST(%s AS text), CAST(%s AS text), CAST(CAST(%s AS text) AS {})"
+_BEGIN, _FINISH = _CALL.format("jsonb"), _CALL.format("json")
+BEGIN = f"SELECT CAST(state AS text) FROM idem_begin_call({_BEGIN})"
+FINISH = f"SELECT idem_finish_call({_FINISH})"
+RECORD = f"SELECT idem_finish_call({_FINISH}), idem_allow_commit() FROM idem_begin_call({_BEGIN})"
 
 
 class ByHand(NamedTuple):
