@@ -22,6 +22,7 @@ def scoped_id(scope: str | None, message_id: MessageId) -> str:
     Ids of HTTP requests have the same form. Raises ValueError for a scope that is empty or that
     PostgreSQL cannot store.
     """
+    # The id begins with the kind of the scope, so an id without a scope equals none with one.
     if scope is None:
         return f"all:{id_text(message_id)}"
     if not scope or "\0" in scope or any("\ud800" <= char <= "\udfff" for char in scope):

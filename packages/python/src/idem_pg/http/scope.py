@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..ids import scoped_id
 from .problem import Kind, Problem
 
 LONGEST_ID_BYTES = 1024
@@ -49,25 +50,20 @@ class Scope:
 
     def id_of(self, request: Any, key: str) -> str:
         """Returns the message id of a request with this key."""
-        message_id = self._name(request) + key
+        try:
+            message_id = scoped_id(self._name_of(request), key)
+        except ValueError as error:
+            raise Problem(Kind.UNKNOWN_CALLER) from error
         if len(message_id.encode()) > LONGEST_ID_BYTES:
             raise Problem(Kind.KEY_TOO_LONG)
         return message_id
 
-    def _name(self, request: Any) -> str:
-        # Layers of one destination can have different kinds of scopes. Such layers must not share
-        # keys, so the id begins with the kind of the scope.
+    def _name_of(self, request: Any) -> str | None:
         if self._caller is None:
-            return "all:"
+            return None
         caller = self._caller(request)
-        if caller in (None, "") or not _is_storable(caller):
+        if caller is None:
             raise Problem(Kind.UNKNOWN_CALLER)
-        # The length distinguishes caller "a" with key "b:c" from caller "a:b" with key "c".
-        return f"by:{len(caller.encode())}:{caller}:"
-
-
-def _is_storable(caller: str) -> bool:
-    """Returns whether PostgreSQL can store the name: no zero byte, and no lone surrogate."""
-    if not isinstance(caller, str):
-        raise TypeError("the function of Scope.by must return a string or None")
-    return "\0" not in caller and not any("\ud800" <= char <= "\udfff" for char in caller)
+        if not isinstance(caller, str):
+            raise TypeError("the function of Scope.by must return a string or None")
+        return caller
