@@ -1,19 +1,20 @@
 /** The response of a handler of Fastify, which the client gets after the commit only. */
 
-import type { OutgoingHttpHeaders, ServerResponse } from "node:http";
+import type { OutgoingHttpHeader, ServerResponse } from "node:http";
+import type { Http2ServerResponse } from "node:http2";
 
 import type { Result } from "./exchange.js";
-import { changedHeaders, grouped } from "./node-headers.js";
+import { changedHeaders, grouped, type OutgoingHeaders } from "./node-headers.js";
 import type { LimitOf } from "./options.js";
 import { Problem } from "./problem.js";
 import type { CompleteResponse } from "./recorded.js";
 import { collected } from "./stream.js";
 
-/** What the plugin needs of a reply of Fastify. */
+/** What the hooks need of a reply of Fastify. */
 export interface FastifyReply {
-  readonly raw: ServerResponse;
+  readonly raw: ServerResponse | Http2ServerResponse;
   readonly statusCode: number;
-  getHeaders(): OutgoingHttpHeaders;
+  getHeaders(): Record<string, OutgoingHttpHeader | undefined>;
   header(name: string, value: unknown): unknown;
   removeHeader(name: string): unknown;
   send(payload?: unknown): unknown;
@@ -23,14 +24,14 @@ export interface FastifyReply {
 /** What a handler has sent: what is recorded, and what the client gets. */
 interface Held {
   readonly recorded: CompleteResponse;
-  readonly headers: OutgoingHttpHeaders;
+  readonly headers: OutgoingHeaders;
   readonly payload: unknown;
 }
 
 /** Waits in the hook `onSend` for the result of the request. */
 export class HeldReply {
   readonly #reply: FastifyReply;
-  readonly #before: OutgoingHttpHeaders;
+  readonly #before: OutgoingHeaders;
   readonly #limitOf: LimitOf;
   readonly #result: Promise<Result>;
   #resolve!: (response: Promise<CompleteResponse>) => void;

@@ -1,45 +1,55 @@
-/** The plugin for Fastify 5. */
+/** The hooks of a route of Fastify 5. */
 
-import type { IncomingMessage } from "node:http";
+import type { IncomingHttpHeaders } from "node:http";
 
 import type { Pool } from "../transactions/pool.js";
 import type { Result } from "./exchange.js";
 import { HeldReply, type FastifyReply } from "./fastify-reply.js";
 import { idempotencyOf, type ContextOf, type Idempotency, type Protected } from "./idempotency.js";
-import { keysOf, readBody, wasReadBefore } from "./node-body.js";
+import { keysOf, readBody, wasReadBefore, type NodeRequest } from "./node-body.js";
 import { disconnectedOf } from "./node-disconnect.js";
 import type { Mode, Options } from "./options.js";
 import type { CompleteResponse } from "./recorded.js";
 
-/** What the plugin needs of a request of Fastify. */
+/** What the hooks need of a request of Fastify. */
 export interface FastifyRequest {
-  readonly raw: IncomingMessage;
+  readonly raw: NodeRequest;
   readonly method: string;
   readonly originalUrl: string;
-  readonly headers: IncomingMessage["headers"];
+  readonly headers: IncomingHttpHeaders;
 }
 
-/** What the plugin needs of a server of Fastify, or of one of its scopes. */
-export interface FastifyScope {
-  // eslint-disable-next-line @typescript-eslint/no-explicit-any
-  addHook(name: any, hook: any): unknown;
-}
-
-/** A plugin. It protects the routes of the scope in which it is registered. */
-export type FastifyIdempotency<X> = Protected<X> & ((scope: FastifyScope) => Promise<void>);
+/** Options of a route, which protect this route and no other one. */
+export type FastifyIdempotency<X> = Protected<X> & {
+  readonly preParsing: (
+    request: FastifyRequest,
+    reply: FastifyReply,
+    payload: unknown,
+  ) => Promise<unknown>;
+  readonly preHandler: (request: FastifyRequest, reply: FastifyReply) => Promise<unknown>;
+  readonly onSend: (
+    request: FastifyRequest,
+    reply: FastifyReply,
+    payload: unknown,
+  ) => Promise<unknown>;
+};
 
 /**
- * Returns a plugin for Fastify that makes each request with an `Idempotency-Key` take effect once.
+ * Returns options for the routes of Fastify that make each request with an `Idempotency-Key` take
+ * effect once.
  *
  * ```ts
  * const once = fastifyIdempotency(pool, { destination: "shop.place-order", scope });
- * await app.register(once);
- * app.post("/orders", async (request, reply) => {
+ * app.post("/orders", once, async (request, reply) => {
  *   const { client } = once.of(request);
  *   await client.query("INSERT INTO orders (item) VALUES ($1)", [request.body.item]);
  *   return reply.code(201).send({ item: request.body.item });
  * });
  * ```
+ *
+ * Other options of the route stand beside them: `{ ...once, schema }`. Hooks of the server or the
+ * scope run before those of a route, so authenticate there, or with
+ * `{ ...once, preHandler: [authenticate, once.preHandler] }`.
  *
  * @param pool a `Pool` of node-postgres or the `sql` of postgres.js.
  */
@@ -48,19 +58,7 @@ export function fastifyIdempotency<P extends Pool, M extends Mode = "transaction
   options: Options<FastifyRequest, M>,
 ): FastifyIdempotency<ContextOf<P, M>> {
   const idempotency = idempotencyOf(pool, options);
-  const plugin = (scope: FastifyScope) => {
-    const hooks = new Hooks(idempotency);
-    scope.addHook("preParsing", hooks.preParsing);
-    scope.addHook("preHandler", hooks.preHandler);
-    scope.addHook("onSend", hooks.onSend);
-    return Promise.resolve();
-  };
-  Object.assign(plugin, {
-    // The hooks belong to the scope in which the plugin is registered, not to one of its own.
-    [Symbol.for("skip-override")]: true,
-    [Symbol.for("fastify.display-name")]: "idem-pg",
-  });
-  return idempotency.protecting(plugin);
+  return idempotency.protecting(new Hooks(idempotency));
 }
 
 class Hooks<X> {
@@ -90,7 +88,7 @@ class Hooks<X> {
     return payload;
   };
 
-  /** Claims the request. Hooks that authenticate the caller come before. */
+  /** Claims the request. */
   preHandler = async (request: FastifyRequest, reply: FastifyReply): Promise<unknown> => {
     const { raw, method, originalUrl: target } = request;
     let id: string | null;

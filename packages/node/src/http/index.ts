@@ -22,12 +22,12 @@
  * - `stream`: collects the body of a response.
  * - `node-body`, `node-disconnect`, `node-headers`: requests and responses of `node:http`.
  * - `node-response`, `fastify-reply`: hold the response of a handler back until the commit.
- * - `express`, `fastify`, `hono`: the middleware of each framework.
+ * - `express`, `hono`: the middleware of each framework. `fastify`: the hooks of a route.
  */
 
 export { expressIdempotency, type ExpressIdempotency, type ExpressRequest } from "./express.js";
 export { fastifyIdempotency, type FastifyIdempotency } from "./fastify.js";
-export type { FastifyRequest, FastifyScope } from "./fastify.js";
+export type { FastifyRequest } from "./fastify.js";
 export type { FastifyReply } from "./fastify-reply.js";
 export { honoIdempotency, type HonoContext, type HonoIdempotency } from "./hono.js";
 export type { ContextOf, Protected } from "./idempotency.js";

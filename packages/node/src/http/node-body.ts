@@ -1,6 +1,7 @@
 /** The body of a request of `node:http`. */
 
 import type { IncomingMessage } from "node:http";
+import type { Http2ServerRequest } from "node:http2";
 
 import { HEADER } from "./key.js";
 import { Problem } from "./problem.js";
@@ -10,13 +11,11 @@ interface Limit {
   checkRequestSize(size: number): void;
 }
 
-/** What differs in a request of `node:http2`. */
-interface Http2Request {
-  readonly stream: { readonly endAfterHeaders: boolean; readonly readableEnded: boolean };
-}
+/** A request of `node:http`, or of `node:http2`, which has nearly the same members. */
+export type NodeRequest = IncomingMessage | Http2ServerRequest;
 
 /** Returns the values of all headers `Idempotency-Key`. */
-export function keysOf({ rawHeaders }: IncomingMessage): string[] {
+export function keysOf({ rawHeaders }: NodeRequest): string[] {
   return rawHeaders.filter((_, n) => n % 2 === 1 && rawHeaders[n - 1]?.toLowerCase() === HEADER);
 }
 
@@ -24,7 +23,7 @@ export function keysOf({ rawHeaders }: IncomingMessage): string[] {
  * Reads the body, and gives it back to the stream, so that parsers can read it again. Throws a
  * Problem if it is too large, ends early or was read before.
  */
-export async function readBody(request: IncomingMessage, limit: Limit): Promise<Buffer> {
+export async function readBody(request: NodeRequest, limit: Limit): Promise<Buffer> {
   // Without a body the stream is left alone: a parser that finds it at its end would fail.
   if (!hasBody(request)) return Buffer.alloc(0);
   limit.checkRequestSize(Number(request.headers["content-length"] ?? "0"));
@@ -39,7 +38,7 @@ export async function readBody(request: IncomingMessage, limit: Limit): Promise<
   return body;
 }
 
-async function read(request: IncomingMessage, limit: Limit): Promise<Buffer> {
+async function read(request: NodeRequest, limit: Limit): Promise<Buffer> {
   const chunks: Buffer[] = [];
   let size = 0;
   for (;;) {
@@ -71,7 +70,7 @@ export function wasReadBefore(): Problem {
   );
 }
 
-function hasBody(request: IncomingMessage): boolean {
+function hasBody(request: NodeRequest): boolean {
   // A body of HTTP/2 needs neither of the headers.
   if (isHttp2(request)) return !request.stream.endAfterHeaders;
   const { "content-length": length = "0", "transfer-encoding": encoding } = request.headers;
@@ -79,15 +78,15 @@ function hasBody(request: IncomingMessage): boolean {
 }
 
 /** Returns whether the whole body has arrived. With HTTP/2, `complete` is set after `end`. */
-function isComplete(request: IncomingMessage): boolean {
+function isComplete(request: NodeRequest): boolean {
   return isHttp2(request) ? request.stream.readableEnded : request.complete;
 }
 
-function isHttp2(request: IncomingMessage): request is IncomingMessage & Http2Request {
+function isHttp2(request: NodeRequest): request is Http2ServerRequest {
   return request.httpVersionMajor > 1;
 }
 
-function untilReadable(request: IncomingMessage): Promise<void> {
+function untilReadable(request: NodeRequest): Promise<void> {
   return new Promise((resolve, reject) => {
     const settle = (settled: () => void) => () => {
       request.off("readable", onReadable).off("close", onClose).off("error", onClose);

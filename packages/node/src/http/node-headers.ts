@@ -1,13 +1,16 @@
 /** Headers of `node:http`. */
 
-import type { OutgoingHttpHeaders } from "node:http";
+import type { OutgoingHttpHeader } from "node:http";
 
 import type { Headers } from "./recorded.js";
 
+/** Headers by their names, as a response has them. */
+export type OutgoingHeaders = Readonly<Record<string, OutgoingHttpHeader | undefined>>;
+
 /** Returns the headers that differ from those before, one entry for each value. */
 export function changedHeaders(
-  headers: OutgoingHttpHeaders,
-  before: OutgoingHttpHeaders = {},
+  headers: OutgoingHeaders,
+  before: OutgoingHeaders = {},
 ): Headers {
   return Object.entries(headers)
     .filter(([name, value]) => JSON.stringify(value) !== JSON.stringify(before[name]))

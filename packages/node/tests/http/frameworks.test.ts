@@ -13,7 +13,7 @@ import { fileURLToPath } from "node:url";
 
 import { serve, type HttpBindings } from "@hono/node-server";
 import express, { type RequestHandler } from "express";
-import fastify, { type FastifyInstance } from "fastify";
+import fastify, { type FastifyInstance, type FastifyReply } from "fastify";
 import { Hono } from "hono";
 import pg from "pg";
 
@@ -120,8 +120,7 @@ test("asynchronous hook onSend of Fastify runs no second handler", () =>
       await turn();
       return payload;
     });
-    await app.register(once);
-    app.post("/orders", async (_request, reply) => {
+    app.post("/orders", once, async (_request, reply) => {
       runs += 1;
       return reply.code(201).header("x-run", String(runs)).send("done");
     });
@@ -144,8 +143,8 @@ test("hook onSend of Fastify changes a response once", () =>
   withGround(async ({ pool, options }) => {
     const app = textual(fastify());
     app.addHook("onSend", async (_request, _reply, payload) => `[${String(payload)}]`);
-    await app.register(fastifyIdempotency(pool, options));
-    app.post("/orders", async (_request, reply) => reply.code(201).send("done"));
+    const once = fastifyIdempotency(pool, options);
+    app.post("/orders", once, async (_request, reply) => reply.code(201).send("done"));
     await onFastify(app, async (send) => {
       const first = await send(ask("k"));
       assert.equal(first.body, "[done]");
@@ -153,12 +152,15 @@ test("hook onSend of Fastify changes a response once", () =>
     });
   }));
 
-test("hook onSend after the plugin changes each response", () =>
+test("hook onSend of a route changes each response", () =>
   withGround(async ({ pool, options }) => {
     const app = textual(fastify());
-    await app.register(fastifyIdempotency(pool, options));
-    app.addHook("onSend", async (_request, _reply, payload) => `[${String(payload)}]`);
-    app.post("/orders", async (_request, reply) => reply.code(201).send("done"));
+    const once = fastifyIdempotency(pool, options);
+    const hook = (_request: unknown, _reply: unknown, payload: unknown) =>
+      Promise.resolve(`[${String(payload)}]`);
+    app.post("/orders", { ...once, onSend: [once.onSend, hook] }, (_request, reply) =>
+      reply.code(201).send("done"),
+    );
     await onFastify(app, async (send) => {
       const first = await send(ask("k"));
       assert.equal(first.body, "[done]");
@@ -169,8 +171,8 @@ test("hook onSend after the plugin changes each response", () =>
 test("second response of a handler of Fastify is dropped", () =>
   withGround(async ({ pool, options }) => {
     const app = textual(fastify());
-    await app.register(fastifyIdempotency(pool, options));
-    app.post("/orders", async (request, reply) => {
+    const once = fastifyIdempotency(pool, options);
+    app.post("/orders", once, async (request, reply) => {
       void reply.code(201).send("done");
       if (request.body === "failing") throw new Error("the handler fails");
     });
@@ -188,8 +190,9 @@ test("second response of a handler of Fastify is dropped", () =>
 test("Response of fetch that a handler of Fastify returns is recorded", () =>
   withGround(async ({ pool, options }) => {
     const app = textual(fastify());
-    await app.register(fastifyIdempotency(pool, options));
-    app.post("/orders", () => new Response("done", { status: 201, headers: { "x-own": "1" } }));
+    const once = fastifyIdempotency(pool, options);
+    const headers = { "x-own": "1" };
+    app.post("/orders", once, () => new Response("done", { status: 201, headers }));
     await onFastify(app, async (send) => {
       const first = await send(ask("k"));
       assert.deepEqual([first.status, first.body, first.header("x-own")], [201, "done", "1"]);
@@ -202,8 +205,8 @@ test("Response of fetch that a handler of Fastify returns is recorded", () =>
 test("handler of Fastify cannot hijack a protected response", () =>
   withGround(async ({ pool, options, work }) => {
     const app = textual(fastify());
-    await app.register(fastifyIdempotency(pool, options));
-    app.post("/orders", (_request, reply) => {
+    const once = fastifyIdempotency(pool, options);
+    app.post("/orders", once, (_request, reply) => {
       reply.hijack();
       reply.raw.end("not held back");
     });
@@ -223,8 +226,7 @@ for (const how of ["raw response", "failing hook onSend"]) {
         return payload;
       });
       const once = fastifyIdempotency(pool, options);
-      await app.register(once);
-      app.post("/orders", async (request, reply) => {
+      app.post("/orders", once, async (request, reply) => {
         await once.of(request).client.query(`INSERT INTO ${work.config.table} VALUES ('k')`);
         if (how === "raw response") reply.raw.end("not held back");
         else return "done";
@@ -239,14 +241,28 @@ for (const how of ["raw response", "failing hook onSend"]) {
     }));
 }
 
-test("request to an unknown path of Fastify gets a recorded 404", () =>
-  withGround(async ({ pool, options }) => {
+test("routes of Fastify without the hooks are not protected", () =>
+  withGround(async ({ pool, options, work }) => {
     const app = textual(fastify());
-    await app.register(fastifyIdempotency(pool, options));
+    const done = (text: string) => async (_request: unknown, reply: FastifyReply) =>
+      reply.code(201).send(text);
+    app.post("/orders", fastifyIdempotency(pool, options), done("ordered"));
+    const destination = `${options.destination}.refund`;
+    app.post("/refunds", fastifyIdempotency(pool, { ...options, destination }), done("refunded"));
+    app.post("/login", done("welcome"));
     await onFastify(app, async (send) => {
-      const first = await send(ask("k"));
-      assert.equal(first.status, 404);
-      (await send(ask("k"))).assertReplayOf(first);
+      for (const [path, text] of [["/orders", "ordered"], ["/refunds", "refunded"]] as const) {
+        const first = await send(ask("k").to({ path }));
+        assert.deepEqual([first.status, first.body], [201, text]);
+        (await send(ask("k").to({ path }))).assertReplayOf(first);
+      }
+      assert.equal(await work.claims(), 1);
+      for (const sent of [ask("l"), ask("l").withoutKey()]) {
+        const login = await send(sent.to({ path: "/login" }));
+        assert.deepEqual([login.status, login.body, login.isReplayed], [201, "welcome", false]);
+        assert.equal((await send(sent.to({ path: "/unknown" }))).status, 404);
+      }
+      assert.equal(await work.claims(), 1);
     });
   }));
 
@@ -371,8 +387,8 @@ test("response that cannot be sent after its commit closes the connection", () =
         throw new Error("not sent");
       }) as typeof raw.end;
     });
-    await app.register(fastifyIdempotency(pool, options));
-    app.post("/orders", async (_request, reply) => reply.code(201).send("done"));
+    const once = fastifyIdempotency(pool, options);
+    app.post("/orders", once, async (_request, reply) => reply.code(201).send("done"));
     await onFastify(app, async (send) => {
       await assert.rejects(send(ask("k")), /socket hang up/);
       assert.equal(await work.claims(), 1);
@@ -501,8 +517,8 @@ test("body of HTTP/2 without a length is a part of the request", () =>
     app.addContentTypeParser("*", { parseAs: "string" }, (_request, body, done) => {
       done(null, body);
     });
-    await app.register(fastifyIdempotency(pool, options));
-    app.post("/orders", (request, reply) => reply.send(`got ${String(request.body)}`));
+    const once = fastifyIdempotency(pool, options);
+    app.post("/orders", once, (request, reply) => reply.send(`got ${String(request.body)}`));
     await app.listen({ port: 0, host: "127.0.0.1" });
     const { port } = app.server.address() as AddressInfo;
     const session = connect(`http://127.0.0.1:${String(port)}`);
@@ -594,8 +610,7 @@ test("leased stream of Fastify is recorded after its client has disconnected", (
     const stream = interrupted();
     const app = textual(fastify());
     const once = fastifyIdempotency(pool, { ...options, mode: "lease" });
-    await app.register(once);
-    app.post("/orders", (request, reply) => reply.send(stream.source(request.raw.socket)));
+    app.post("/orders", once, (request, reply) => reply.send(stream.source(request.raw.socket)));
     await onFastify(app, async (send, port) => {
       await stream.disconnect(port);
       await until(() => once.running.count === 0);
@@ -631,8 +646,8 @@ test("body that a hook of Fastify has decompressed before gets 500", () =>
       delete request.headers["content-length"];
       return payload.pipe(new PassThrough());
     });
-    await app.register(fastifyIdempotency(pool, options));
-    app.post("/orders", (_request, reply) => reply.send("done"));
+    const once = fastifyIdempotency(pool, options);
+    app.post("/orders", once, (_request, reply) => reply.send("done"));
     await onFastify(app, async (send) => {
       (await send(ask("k"))).assertProblem(500, "failed");
       assert.match(String(errors[0]), /must be used before/);

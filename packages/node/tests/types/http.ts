@@ -43,11 +43,16 @@ export function frameworks({ pool, sql, express, fastify, hono }: Objects): void
   });
 
   const inFastify = fastifyIdempotency(sql, { destination, scope, mode: "transaction" });
-  void fastify.register(inFastify);
-  fastify.post("/", async (request) => {
+  fastify.post("/", inFastify, async (request) => {
     const client: postgres.TransactionSql = inFastify.of(request).client;
     await client`SELECT 1`;
   });
+  fastify.post<{ Body: { item: string } }>("/", { ...inFastify, schema: {} }, (request) => {
+    const item: string = request.body.item;
+    return item;
+  });
+  // @ts-expect-error: a plugin would also protect the login.
+  void fastify.register(inFastify);
 
   const inHono = honoIdempotency(sql, { destination, scope, mode: "lease" });
   hono.post("/", inHono, (c) => {

@@ -27,7 +27,6 @@ export async function start(config: Config, state: State, pool: Pool, handler: H
     if (request.headers["x-pause"] !== undefined) reply.raw.end = () => reply.raw;
     await Promise.resolve();
   });
-  await app.register(protect);
   const respond = async (request: FastifyRequest, reply: FastifyReply) => {
     const input: Input = {
       header: (name) => request.headers[name] as string | undefined,
@@ -44,7 +43,7 @@ export async function start(config: Config, state: State, pool: Pool, handler: H
     }
     return reply.send(pieces === undefined ? text : Readable.from(broken(pieces, isBroken)));
   };
-  for (const url of PATHS) app.all(url, respond);
+  for (const url of PATHS) app.all(url, protect, respond);
   await app.listen({ port: 0, host: "127.0.0.1" });
   return {
     port: (app.server.address() as AddressInfo).port,
