@@ -1,10 +1,15 @@
 /** The application of the recipes: it charges an account once for each payment. */
 
+import { setTimeout as sleep } from "node:timers/promises";
+
 import type pg from "pg";
 
 import { idem, process as processMessage, transactions } from "idem-pg";
 
 const DESTINATION = "billing.charge";
+/** How often a payment is charged that PostgreSQL rejects, and the first pause, which doubles. */
+const ATTEMPTS = 5;
+const PAUSE_MS = 100;
 
 /** A message of a broker. */
 export interface Message {
@@ -24,20 +29,46 @@ interface Payment {
 export class InvalidPayment extends Error {}
 
 /**
- * Charges the payment, or stores the message as a dead letter. After any other error the message
- * must be delivered again. Acknowledge the message after this function has returned.
+ * Charges the payment, or stores the message as a dead letter. After any other error, for example a
+ * lost connection, the message must be delivered again. Acknowledge the message after this function
+ * has returned.
  */
 export async function handle(pool: pg.Pool, message: Message): Promise<void> {
   let id: string | null = null;
   try {
     id = idOf(message.id);
-    await charge(pool, id, paymentOf(message.body));
+    await repeatedly(pool, id, paymentOf(message.body));
   } catch (error) {
-    if (!(error instanceof InvalidPayment)) throw error;
+    if (!(error instanceof InvalidPayment) && !isRejection(error)) throw error;
     const letter = { payload: message.body, error: error.message, source: message.source };
     const key = id;
     await transactions(pool)((client) => idem(client).reject(key, DESTINATION, letter));
   }
+}
+
+/** Charges the payment. A row that rejects it can have changed until the next attempt. */
+async function repeatedly(pool: pg.Pool, id: string, payment: Payment): Promise<void> {
+  for (let attempt = 1; attempt < ATTEMPTS; attempt += 1) {
+    try {
+      await charge(pool, id, payment);
+      return;
+    } catch (error) {
+      if (!isRejection(error)) throw error;
+    }
+    await sleep(PAUSE_MS * 2 ** (attempt - 1));
+  }
+  await charge(pool, id, payment);
+}
+
+/**
+ * Returns whether PostgreSQL rejects the data of this message: SQLSTATE 22 and 23, for example an
+ * overdraft that a CHECK forbids, and P0, which functions raise.
+ */
+function isRejection(error: unknown): error is Error {
+  if (!(error instanceof Error)) return false;
+  // node-postgres has the SQLSTATE in `code`, and an error of idem in `sqlstate`.
+  const { code, sqlstate = code } = error as { code?: unknown; sqlstate?: unknown };
+  return typeof sqlstate === "string" && /^(22|23|P0)...$/.test(sqlstate);
 }
 
 /** The claim, the charge and the receipt commit together. Does nothing for a duplicate. */

@@ -104,6 +104,12 @@ export class Database {
     await this.#client.query(FAILURES);
   }
 
+  /** Makes every charge of this account fail. */
+  async forbidOverdraft(account: number): Promise<void> {
+    const check = `CONSTRAINT overdraft CHECK (balance >= 0 OR id <> ${String(account)})`;
+    await this.#client.query(`ALTER TABLE account ADD ${check}`);
+  }
+
   async deadLettersWithId(id: string): Promise<number> {
     const text = "SELECT count(*) FROM idem.dead_letters WHERE destination = $1 AND id = $2";
     return Number(await this.one(text, DESTINATION, id));

@@ -71,13 +71,17 @@ export function prove(recipe: Recipe, broker: Broker): void {
 
   on("failed payment is charged by a later attempt", async (database) => {
     await database.failTwice();
-    await broker.publish(database.payments.slice(0, 1));
-    for (let attempt = 1; recipe.endsAfterFailure && attempt <= 2; attempt += 1) {
-      assert.equal(await running(database, recipe, (consumer) => consumer.end()), 1);
-    }
-    await drain(database, recipe, broker);
+    await process(database, recipe, broker, database.payments.slice(0, 1));
     const [first, ...others] = await database.charges();
     assert.deepEqual([first, Math.max(...others)], [1, 0]);
+  });
+
+  on("payment that is always rejected becomes a dead letter", async (database) => {
+    const [poisonous = assert.fail(), ...others] = database.payments;
+    await database.forbidOverdraft(poisonous.account);
+    await process(database, recipe, broker, [poisonous, ...others, poisonous]);
+    assert.equal(await database.deadLettersWithId(poisonous.id), 1);
+    assert.deepEqual(await database.charges(), [0, ...others.map(() => 1)]);
   });
 }
 
