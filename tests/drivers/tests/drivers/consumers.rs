@@ -9,9 +9,7 @@ use idem_brokers::RabbitMq;
 use idem_cluster::workspace_root;
 use idem_drivers::install;
 use idem_testkit::{Database, Session, until};
-use lapin::options::{
-    BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions, QueuePurgeOptions,
-};
+use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions};
 use lapin::types::{FieldTable, ShortString};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, Queue};
 
@@ -19,6 +17,11 @@ use crate::link::{Link, Server};
 
 const QUEUE: &str = "payments";
 const AMOUNT: i64 = 100;
+
+/// Returns the body of a payment. Account 7 exists, 8 does not, and a CHECK forbids to pay 9.
+fn payment_of(account: i64) -> String {
+    format!(r#"{{"account": {account}, "amount": {AMOUNT}}}"#)
+}
 
 /// A consumer that is killed when the value is dropped.
 struct Consumer(Child);
@@ -51,8 +54,10 @@ impl Fixture {
         let session = db.connect().await?;
         session
             .run(
-                "CREATE TABLE account (id bigint PRIMARY KEY, paid bigint NOT NULL);
-                 INSERT INTO account VALUES (7, 0);
+                "CREATE TABLE account (
+                     id bigint PRIMARY KEY, paid bigint NOT NULL, CHECK (id = 7 OR paid = 0)
+                 );
+                 INSERT INTO account VALUES (7, 0), (9, 0);
                  CREATE FUNCTION always_new(text, text) RETURNS boolean LANGUAGE sql
                      AS 'SELECT true';
                  CREATE FUNCTION record_nothing(text, text, jsonb) RETURNS void LANGUAGE sql
@@ -99,13 +104,12 @@ impl Fixture {
     async fn publish(&self, ids: &[&str]) -> Result<()> {
         for id in ids {
             let properties = BasicProperties::default().with_message_id(ShortString::from(*id));
-            self.publish_with(properties, 7).await?;
+            self.publish_with(properties, &payment_of(7)).await?;
         }
         Ok(())
     }
 
-    async fn publish_with(&self, properties: BasicProperties, account: i64) -> Result<()> {
-        let payment = format!(r#"{{"account": {account}, "amount": {AMOUNT}}}"#);
+    async fn publish_with(&self, properties: BasicProperties, payment: &str) -> Result<()> {
         let published = self.channel.basic_publish(
             "".into(),
             QUEUE.into(),
@@ -182,7 +186,8 @@ impl Fixture {
 
     /// Returns the number of payments.
     async fn payments(&self) -> Result<i64> {
-        let paid = self.session.text("SELECT paid FROM account").await?;
+        let paid = "SELECT paid FROM account WHERE id = 7";
+        let paid = self.session.text(paid).await?;
         Ok(paid.parse::<i64>()? / AMOUNT)
     }
 
@@ -307,24 +312,34 @@ impl Trial {
         Ok(fixture.payments().await? - before)
     }
 
-    /// Publishes a payment with which the consumer must fail. The broker keeps the message.
-    async fn fail_with(&self, code: &str, id: Option<&str>, account: i64) -> Result<()> {
+    /// Publishes messages that are always rejected, and a payment after them. Each of them becomes a
+    /// dead letter, also one without an id, and the payment is paid.
+    async fn reject(&self, code: &str) -> Result<()> {
         let fixture = &self.fixture;
         let consumer = self.consume(code).await?;
-        let properties = BasicProperties::default();
-        let properties = match id {
-            Some(id) => properties.with_message_id(ShortString::from(id)),
-            None => properties,
-        };
-        fixture.publish_with(properties, account).await?;
-        let ended = fixture.until_ended(consumer).await?;
-        ensure!(!ended.success(), "the consumer ended with {ended}");
-        let redelivered = fixture.queue().await?.message_count();
-        ensure!(redelivered == 1, "the broker has {redelivered} messages");
-        let purged = fixture
-            .channel
-            .queue_purge(QUEUE.into(), QueuePurgeOptions::default());
-        purged.await?;
+        let (paid, missing, forbidden) = (payment_of(7), payment_of(8), payment_of(9));
+        let rejected = [
+            (None, paid.as_str()),
+            (Some("r1"), missing.as_str()),
+            (Some("r2"), forbidden.as_str()),
+            (Some("r3"), "no JSON"),
+        ];
+        for (id, payment) in rejected {
+            let properties = BasicProperties::default();
+            let properties = match id {
+                Some(id) => properties.with_message_id(ShortString::from(id)),
+                None => properties,
+            };
+            fixture.publish_with(properties, payment).await?;
+        }
+        fixture.publish(&["p7"]).await?;
+        fixture.until_acknowledged().await?;
+        fixture.kill(consumer).await?;
+        let letters = "SELECT string_agg(coalesce(id, 'none'), ' ' ORDER BY id)
+                         FROM idem.dead_letters
+                        WHERE destination = 'billing.charge'";
+        let letters = fixture.session.text(letters).await?;
+        ensure!(letters == "r1 r2 r3 none", "the dead letters are {letters}");
         Ok(())
     }
 
@@ -339,9 +354,9 @@ impl Trial {
 }
 
 /// Each message takes effect once: duplicates are ignored, and a message is neither lost nor paid
-/// twice when its consumer is killed before or after the commit. A message without an id or without
-/// an account is not lost, and a consumer that loses its broker ends. The same code without idem
-/// pays twice, and the same code with an early acknowledgement loses a message.
+/// twice when its consumer is killed before or after the commit. A message that is always rejected
+/// becomes a dead letter, and a consumer that loses its broker ends. The same code without idem pays
+/// twice, and the same code with an early acknowledgement loses a message.
 async fn pays_once(name: &str, language: Language) -> Result<()> {
     let fixture = Fixture::start(name).await?;
     let output = fixture.output.clone();
@@ -357,10 +372,9 @@ async fn try_all(trial: &Trial) -> Result<()> {
     assert_eq!(trial.kill_before_commit(&code, "p3").await?, 1);
     assert_eq!(trial.kill_after_commit(&code, "p4").await?, 1);
     assert_eq!(trial.fixture.receipts().await?, "p1 p2 p3 p4");
-    trial.fail_with(&code, None, 7).await?;
-    trial.fail_with(&code, Some("p7"), 8).await?;
+    trial.reject(&code).await?;
+    assert_eq!(trial.fixture.payments().await?, 5);
     trial.lose_broker(&code).await?;
-    assert_eq!(trial.fixture.payments().await?, 4);
 
     let code = trial.language.without_idem()?;
     assert_eq!(trial.kill_after_commit(&code, "p5").await?, 2);
