@@ -70,8 +70,9 @@ async function withGround(execute: (ground: Ground) => Promise<void>): Promise<v
 async function onExpress(
   middleware: RequestHandler[],
   execute: (send: (sent: Ask) => Promise<Answer>, port: number) => Promise<void>,
+  framework = express,
 ): Promise<void> {
-  const app = express();
+  const app = framework();
   app.set("env", "test");
   app.post("/orders", ...middleware);
   app.use(((error, _request, response, next) => {
@@ -315,7 +316,7 @@ const transforming: RequestHandler = (_request, response, next) => {
 
 for (const place of ["outside", "inside"]) {
   test(`middleware that changes responses ${place} changes a stream once`, () =>
-    withGround(async ({ pool, options }) => {
+    withGround(async ({ pool, options, work }) => {
       const once = expressIdempotency(pool, options);
       const both = place === "outside" ? [transforming, once] : [once, transforming];
       const handler: RequestHandler = async (_request, response) => {
@@ -326,6 +327,8 @@ for (const place of ["outside", "inside"]) {
         const first = await send(ask("k"));
         assert.deepEqual([first.status, first.body], [201, "ONE, TWO, THREE"]);
         assert.equal(first.header("content-encoding"), "upper");
+        const recorded = place === "outside" ? "one, two, three" : first.body;
+        assert.ok((await work.recorded()).includes(Buffer.from(recorded).toString("base64")));
         const again = await send(ask("k"));
         again.assertReplayOf(first);
         assert.equal(again.header("content-encoding"), "upper");
@@ -577,6 +580,29 @@ test("leased handler that fails after the beginning of its response can run agai
       assert.deepEqual([failed.status, failed.body], [500, "Error: the handler fails"]);
       assert.deepEqual([(await send(ask("k"))).status, runs], [201, 2]);
     });
+  }));
+
+test("handler of Express 4 that throws gives its lease back", () =>
+  withGround(async ({ pool, options }) => {
+    // @ts-expect-error: the types are those of Express 5.
+    const { default: express4 } = (await import("express-4")) as { default: typeof express };
+    const once = expressIdempotency(pool, { ...options, mode: "lease" });
+    let runs = 0;
+    const handler = async (_request: express.Request, response: express.Response) => {
+      runs += 1;
+      await turn();
+      if (runs === 1) throw new Error("the handler fails");
+      response.status(201).send("done");
+    };
+    // As the README says: Express 4 does not look at the promise of a handler.
+    const passing: RequestHandler = (request, response, next) => {
+      handler(request, response).catch(next);
+    };
+    await onExpress([once, passing], async (send) => {
+      const failed = await send(ask("k"));
+      assert.deepEqual([failed.status, failed.body], [500, "Error: the handler fails"]);
+      assert.deepEqual([(await send(ask("k"))).status, runs], [201, 2]);
+    }, express4);
   }));
 
 /** A stream whose client disconnects after the first piece. */
