@@ -112,7 +112,23 @@ export function keepsWrites(status: number, isRequested: boolean): boolean {
   return isRequested || status < 400 || status >= 500;
 }
 
-function check({ destination, scope, mode, methods, leaseMs }: Options<never, Mode>): void {
+const NAMES: Readonly<Record<keyof Options<never>, true>> = {
+  destination: true,
+  scope: true,
+  mode: true,
+  methods: true,
+  required: true,
+  requestLimit: true,
+  responseLimit: true,
+  keepHeaders: true,
+  leaseMs: true,
+  onError: true,
+};
+
+function check(options: Options<never, Mode>): void {
+  const { destination, scope, mode, methods, leaseMs } = options;
+  const unknown = Object.keys(options).filter((name) => !Object.hasOwn(NAMES, name));
+  if (unknown.length > 0) throw new TypeError(`unknown option: ${unknown.join(", ")}`);
   if (!(scope instanceof Scope)) {
     throw new TypeError("scope must be Scope.by(...) or Scope.singleTenant()");
   }
