@@ -34,11 +34,12 @@ for (const [name, open] of Object.entries(POOLS)) {
     test("lease is renewed beyond its duration", async () => {
       const held = await acquired(pool, "m-1", destination, 1000);
       const [[until0] = []] = await query(
-        "SELECT until FROM idem.leases WHERE destination = $1",
+        "SELECT extract(epoch FROM until) FROM idem.leases WHERE destination = $1",
         [destination],
       );
       await until(
-        `SELECT until > $2::timestamptz + interval '600 ms' AND clock_timestamp() > $2
+        `SELECT until > to_timestamp($2) + interval '600 ms'
+           AND clock_timestamp() > to_timestamp($2)
          FROM idem.leases WHERE destination = $1`,
         [destination, until0],
       );
@@ -169,10 +170,11 @@ for (const [name, open] of Object.entries(POOLS)) {
       const held = await acquired(pool, "m-10", destination, 1000);
       const failed = held.complete({ topic: "", payload: 1 });
       await assert.rejects(failed, { name: "IdemError", sqlstate: "22023" });
-      const leases = "SELECT until FROM idem.leases WHERE destination = $1 AND id = 'm-10'";
+      const leases = `SELECT extract(epoch FROM until) FROM idem.leases
+                      WHERE destination = $1 AND id = 'm-10'`;
       const [[until0] = []] = await query(leases, [destination]);
       await until(
-        `SELECT until > $2::timestamptz + interval '600 ms'
+        `SELECT until > to_timestamp($2) + interval '600 ms'
          FROM idem.leases WHERE destination = $1 AND id = 'm-10'`,
         [destination, until0],
       );

@@ -5,9 +5,12 @@ import { after } from "node:test";
 
 import pg from "pg";
 
+/** What the tests execute themselves needs it, whatever the default of the server is. */
+export const READ_COMMITTED = "-c default_transaction_isolation=read\\ committed";
+
 /** Executes a statement on a connection of its own, and returns its rows as arrays. */
 export async function query(text: string, values: unknown[] = []): Promise<unknown[][]> {
-  const client = new pg.Client();
+  const client = new pg.Client({ options: READ_COMMITTED });
   await client.connect();
   try {
     const { rows } = await client.query<unknown[]>({ text, values, rowMode: "array" });
@@ -35,7 +38,7 @@ export async function createDatabase(): Promise<string> {
 
 /** Executes a statement until its first value is true. Fails after 20 seconds. */
 export async function until(text: string, values: unknown[] = []): Promise<void> {
-  const client = new pg.Client();
+  const client = new pg.Client({ options: READ_COMMITTED });
   await client.connect();
   try {
     const endsAt = performance.now() + 20_000;

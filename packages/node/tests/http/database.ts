@@ -6,7 +6,7 @@ import { after } from "node:test";
 
 import pg from "pg";
 
-import { createDatabase } from "../server.js";
+import { createDatabase, READ_COMMITTED } from "../server.js";
 import type { Config } from "./config.js";
 import { until } from "./state.js";
 
@@ -14,7 +14,7 @@ import { until } from "./state.js";
 export async function openDatabase(): Promise<pg.Pool> {
   const database = await createDatabase();
   process.env["PGDATABASE"] = database;
-  const pool = new pg.Pool({ database, max: 6 });
+  const pool = new pg.Pool({ database, max: 6, options: READ_COMMITTED });
   pool.on("error", () => undefined);
   after(() => pool.end());
   return pool;

@@ -92,7 +92,7 @@ for (const [kind, options] of LEASED) {
       }));
 
     test("client of a handler that loses its lease gets 503", () =>
-      withService(observer, { ...options, leaseMs: 400 }, async (service) => {
+      withService(observer, { ...options, leaseMs: 2000 }, async (service) => {
         const first = service.send(HELD);
         await service.state.untilHolding(1);
         await takeOver(service);
