@@ -13,7 +13,8 @@ export class CallNotDone extends Error {
 /**
  * Why there is no result of a call.
  *
- * - `refused`: the external system rejected the call permanently, now or in an earlier attempt.
+ * - `refused`: the call is never made again: the external system rejected it, or its result cannot
+ *   be stored.
  * - `not_done`: the call failed and certainly had no effect.
  * - `uncertain`: the call failed, and it is not known whether it had an effect.
  * - `unknown`: an earlier attempt began the call, its result is not known, and `onUnknown` is
@@ -39,12 +40,24 @@ export class CallFailedError extends Error {
   }
 }
 
-/** Returns the message of an error with those of its causes. */
+/** Returns the message of `refused`. */
+export function refusal(step: string, why: string): string {
+  return `step "${step}" is never made again: ${why}`;
+}
+
+/** A call was made, and its result cannot be stored. */
+export class UnstorableResult extends Error {
+  constructor(cause: unknown) {
+    super("the call was made, and its result cannot be stored", { cause });
+  }
+}
+
+/** Returns the message of an error with those of its causes. An IdemError has that of its cause. */
 export function describe(error: unknown): string {
   const messages: string[] = [];
   let current = error;
   while (current instanceof Error && messages.length < 8) {
-    messages.push(current.message);
+    if (messages.at(-1) !== current.message) messages.push(current.message);
     current = current.cause;
   }
   return messages.length === 0 ? String(error) : messages.join(": ");

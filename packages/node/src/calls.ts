@@ -1,9 +1,9 @@
 /** Makes external calls once, and records their results. */
 
 import { retry } from "./backoff.js";
-import { CallFailedError, CallNotDone, CallRefused, describe } from "./call-errors.js";
-import type { CallFailure } from "./call-errors.js";
-import { IdemError, LeaseLostError, storable } from "./errors.js";
+import { CallFailedError, CallNotDone, CallRefused, describe, refusal } from "./call-errors.js";
+import { UnstorableResult, type CallFailure } from "./call-errors.js";
+import { IdemError, LeaseLostError, NOT_HELD, storable } from "./errors.js";
 import { idem, type Idem } from "./idem.js";
 import type { BegunCall, Step } from "./journal.js";
 import { textOfJson } from "./json.js";
@@ -71,6 +71,7 @@ export class ExternalCalls<C extends Client> {
     call: (context: CallContext) => Promise<T>,
     options: OnceOptions<T>,
   ): Promise<T> {
+    throwIfGenerator(call);
     this.#renewal.throwIfLost();
     if (this.#inProgress.has(name)) throw inProgress(name);
     this.#inProgress.add(name);
@@ -150,7 +151,9 @@ export class ExternalCalls<C extends Client> {
     onUnknown: (call: UnknownCall) => Promise<Found<T> | null>,
   ): Promise<Found<T> | null> {
     try {
-      return await onUnknown({ ...this.#contextOf(begun), begunAt: begun.begunAt });
+      const found = await onUnknown({ ...this.#contextOf(begun), begunAt: begun.begunAt });
+      if (!isFound(found)) throw new TypeError("onUnknown returned neither { found } nor null");
+      return found;
     } catch (error) {
       throw failed(step, "uncertain", error);
     }
@@ -167,12 +170,23 @@ export class ExternalCalls<C extends Client> {
     return this.#finish(step, response);
   }
 
-  /** Returns the result as later attempts get it: through JSON. */
+  /**
+   * Returns the result as later attempts get it: through JSON. A result that cannot be stored is
+   * recorded as the failure of the call, which has had its effect.
+   */
   async #finish<T>(step: Step, response: T): Promise<T> {
-    const text = textOfJson(response === undefined ? null : response);
-    const recorded = JSON.parse(text) as T;
-    await this.#write(({ journal }) => journal.finishCall(step, recorded));
-    return recorded;
+    try {
+      const text = textOfJson(response === undefined ? null : response);
+      const recorded = JSON.parse(text) as T;
+      await this.#write(({ journal }) => journal.finishCall(step, recorded));
+      return recorded;
+    } catch (error) {
+      // Another process has recorded a result, or the database is not available.
+      if (error instanceof IdemError && (error.retryable || error.sqlstate === NOT_HELD)) {
+        throw error;
+      }
+      throw await this.#fail(step, new UnstorableResult(error));
+    }
   }
 
   async #fail(step: Step, error: unknown): Promise<CallFailedError> {
@@ -228,7 +242,7 @@ function inProgress(step: string): IdemError {
 }
 
 function failureOf(error: unknown): Exclude<CallFailure, "unknown"> {
-  if (error instanceof CallRefused) return "refused";
+  if (error instanceof CallRefused || error instanceof UnstorableResult) return "refused";
   return error instanceof CallNotDone ? "not_done" : "uncertain";
 }
 
@@ -251,6 +265,12 @@ const MESSAGES = {
   uncertain: (step: string, why: string) => `the result of step "${step}" is not known: ${why}`,
 };
 
-export function refusal(step: string, why: string): string {
-  return `the external system rejected step "${step}": ${why}`;
+/** A generator function returns at once, and its body is never executed. */
+export function throwIfGenerator(call: unknown): void {
+  if (!Object.prototype.toString.call(call).includes("Generator")) return;
+  throw new TypeError("a call is a function that returns a promise, and no generator function");
+}
+
+function isFound(found: unknown): boolean {
+  return found === null || (typeof found === "object" && "found" in found);
 }

@@ -6,8 +6,8 @@ const CONFLICTS: ReadonlySet<string> = new Set(["40001", "40P01", "55P03"]);
 const CONNECTION_LOST: ReadonlySet<string> = new Set([
   "57P01", "57P02", "57P03", "57P05", "25P03", "53300",
 ]);
-/** The lease, the claim or the batch is not held. */
-const NOT_HELD = "55000";
+/** The lease, the claim or the batch is not held, or the step has another result. */
+export const NOT_HELD = "55000";
 
 /** An error of the server, or of the connection. `cause` is the error of the driver. */
 export class IdemError extends Error {

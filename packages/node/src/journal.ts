@@ -30,7 +30,8 @@ const CALL = {
    * - `new`: the call was not made. Commit, then make the call.
    * - `unknown`: an earlier attempt began the call, and its result was not recorded.
    * - `done`: the call was made, and `response` is its recorded response.
-   * - `failed`: the external system rejected the call permanently with `error`.
+   * - `failed`: the call is never made again: the external system rejected it, or its result cannot
+   *   be stored. `error` says why.
    */
   state: oneOf("state", "new", "unknown", "done", "failed"),
   /** The number of the last attempt. */

@@ -115,10 +115,10 @@ export class Lease<C extends Client> implements Held, Disposable {
    * recorded result, as JSON represents it, without a call.
    *
    * Fails before the call if the lease is lost. Fails with a `CallFailedError` if there is no
-   * result. A call that throws `CallRefused` is never made again. After `CallNotDone` the next
-   * attempt makes it as if for the first time. After any other error the next attempt decides with
-   * `onUnknown` what to do. Fails with an `IdemError` while the same step is in progress under this
-   * lease.
+   * result. A call that throws `CallRefused`, or whose result cannot be stored (it is no JSON, or
+   * larger than `idem.max_payload`), is never made again. After `CallNotDone` the next attempt makes
+   * it as if for the first time. After any other error the next attempt decides with `onUnknown`
+   * what to do. Fails with an `IdemError` while the same step is in progress under this lease.
    *
    * @param step the name of the call, 1 to 255 bytes. It is unique in the message.
    * @param request the content of the call. It must be the same at every attempt.

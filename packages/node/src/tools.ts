@@ -1,7 +1,7 @@
 /** Tools of AI agents and other functions with an effect outside, which are called once. */
 
-import { CallFailedError } from "./call-errors.js";
-import { refusal, type CallContext, type OnUnknown } from "./calls.js";
+import { CallFailedError, refusal } from "./call-errors.js";
+import { throwIfGenerator, type CallContext, type OnUnknown } from "./calls.js";
 import { UnexpectedResultError } from "./errors.js";
 import { idem } from "./idem.js";
 import type { BegunCall, Step } from "./journal.js";
@@ -72,6 +72,7 @@ export function once<A, C, R>(
   tool: Tool<A, C, R>,
   options: ToolOptions<A, C, R>,
 ): OnceTool<A, C, R> {
+  throwIfGenerator(tool);
   const { leaseMs, onUnknown, request = (args: A) => args } = options;
   return async (args, ...rest) => {
     // Without a context its type is unknown, which undefined is too.
@@ -118,7 +119,7 @@ async function makeOnce<R>(
 /** Ends the lease if the error does not count as an attempt. Returns the error of the call. */
 async function ended(held: Lease<Client>, { id }: ToolCall<unknown>, error: unknown) {
   if (error instanceof CallFailedError) {
-    // The rejection is the result of the call, so the message is completed.
+    // The failure is the result of the call, so the message is completed.
     if (error.failure === "refused") await held.complete();
     // A person records the result. Until then every call fails in this way.
     if (error.failure === "unknown") await held.release();

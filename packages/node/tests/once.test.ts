@@ -171,11 +171,99 @@ for (const [name, open] of Object.entries(POOLS)) {
       });
       await assert.rejects(held.once("charge", request, notCalled, options), {
         failure: "refused",
-        message: 'the external system rejected step "charge": declined',
+        message: 'step "charge" is never made again: declined',
       });
       const uncertain = held.once<never>("mail", 1, () => Promise.reject(cause), options);
       await assert.rejects(uncertain, { failure: "uncertain", terminal: false, cause });
       assert.deepEqual(await stateOf("m-7", destination, "mail"), ["unknown", null]);
+    });
+
+    /** Makes a call whose result cannot be stored, twice. Returns the error that is recorded. */
+    async function unstorable(on: Pool, id: string, value: () => unknown): Promise<unknown> {
+      const held = await acquired(on, id, destination);
+      const options = { onUnknown: "repeat" } as const;
+      let made = 0;
+      const call = () => {
+        made += 1;
+        return Promise.resolve(value());
+      };
+      for (let n = 0; n < 2; n += 1) {
+        await assert.rejects(held.once("charge", request, call, options), (error) => {
+          assert.ok(error instanceof CallFailedError, String(error));
+          assert.deepEqual([error.failure, error.terminal], ["refused", true]);
+          assert.match(error.message, /^step "charge" is never made again: the call was made, and/);
+          return true;
+        });
+      }
+      assert.equal(made, 1);
+      await held.complete();
+      const text = "SELECT state::text, error FROM idem_calls($1, $2)";
+      const [[state, error] = []] = await query(text, [id, destination]);
+      assert.equal(state, "failed");
+      return error;
+    }
+
+    test("result that is no JSON is never made again", async () => {
+      const cycle: unknown[] = [];
+      cycle.push(cycle);
+      const values: readonly (() => unknown)[] = [
+        () => 1n, () => () => 1, () => Symbol("s"), () => cycle, () => ({ cents: [NaN] }),
+        () => ({ cents: -Infinity }), () => new Map([[1, 2]]), () => ({ in: new Set([1]) }),
+        () => new Error("e"), () => ({ of: Promise.resolve(1) }), () => new Uint8Array(1),
+        () => new Date(NaN), () => ({ call: () => 1 }), () => Object(1) as unknown,
+        // eslint-disable-next-line @typescript-eslint/require-await
+        () => (async function* () { yield 1; })(),
+        () => ({ toJSON() { throw new Error("no"); } }),
+      ];
+      for (const [n, value] of values.entries()) {
+        const error = await unstorable(pool, `m-16-${String(n)}`, value);
+        assert.match(String(error), /^the call was made, and its result cannot be stored: ./);
+      }
+    });
+
+    test("result that the server refuses is never made again", async () => {
+      const user = `test_${randomUUID().replaceAll("-", "")}`;
+      await query(`CREATE ROLE ${user} LOGIN`);
+      await query(`SELECT idem_grant($1, 'consumer')`, [user]);
+      const functions = "SELECT oid::regprocedure::text FROM pg_proc WHERE proname = $1";
+      for (const [name] of await query(functions, ["idem_finish_call"])) {
+        await query(`REVOKE EXECUTE ON FUNCTION ${String(name)} FROM ${user}`);
+      }
+      const limited = open({ user });
+      const error = await unstorable(limited.pool, "m-17", () => "r-17");
+      assert.match(String(error), /stored: permission denied for function idem_finish_call$/);
+      await limited.close();
+      await query(`DROP OWNED BY ${user}; DROP ROLE ${user}`);
+    });
+
+    test("found result that cannot be stored is never made again", async () => {
+      await killedDuringCall("m-18");
+      const held = await acquired(pool, "m-18", destination);
+      const onUnknown: OnUnknown<unknown> = () => Promise.resolve({ found: 1n });
+      const failed = held.once<unknown>("charge", request, notCalled, { onUnknown });
+      await assert.rejects(failed, { name: "CallFailedError", failure: "refused" });
+      const [state] = (await stateOf("m-18", destination)) as unknown[];
+      assert.equal(state, "failed");
+    });
+
+    test("query that returns no result leaves the call unknown", async () => {
+      await killedDuringCall("m-19");
+      const held = await acquired(pool, "m-19", destination);
+      for (const found of [undefined, {}, "r-19"]) {
+        const onUnknown = (() => Promise.resolve(found)) as unknown as OnUnknown<string>;
+        const failed = held.once("charge", request, notCalled, { onUnknown });
+        await assert.rejects(failed, { name: "CallFailedError", failure: "uncertain" });
+      }
+      assert.deepEqual(await stateOf("m-19", destination), ["unknown", null]);
+    });
+
+    test("generator as a call is an error before the call", async () => {
+      const held = await acquired(pool, "m-20", destination);
+      // eslint-disable-next-line @typescript-eslint/require-await
+      const call = async function* () { yield 1; } as unknown as () => Promise<number>;
+      const failed = held.once("charge", request, call, { onUnknown: "fail" });
+      await assert.rejects(failed, { name: "TypeError", message: /generator/ });
+      assert.equal(await stateOf("m-20", destination), undefined);
     });
 
     test("lost reply to the start of a call makes the call", async (t) => {

@@ -31,6 +31,7 @@ export interface Settings {
   readonly max?: number;
   readonly host?: string;
   readonly port?: number;
+  readonly user?: string;
 }
 
 export const POOLS: Readonly<Record<string, (settings?: Settings) => TestPool>> = {

@@ -123,7 +123,7 @@ for (const [name, open] of Object.entries(POOLS)) {
 
     test("rejected call is never repeated", async () => {
       const { call, calls, destination } = await failing(new CallRefused("declined"));
-      const message = 'the external system rejected step "tool": declined';
+      const message = 'step "tool" is never made again: declined';
       for (let n = 0; n < 3; n += 1) {
         await assert.rejects(call({ order: "o" }, { callId: "1" }), (error) => {
           assert.ok(error instanceof CallFailedError, String(error));
@@ -214,16 +214,32 @@ for (const [name, open] of Object.entries(POOLS)) {
       assert.equal(calls.length, 1);
     });
 
-    test("result that is no JSON is not known", async () => {
+    test("call whose result cannot be stored is never made again", async () => {
       const destination = await newDestination();
       let calls = 0;
       const call = once(pool, destination, () => Promise.resolve({ cents: 1n, calls: ++calls }), {
         id: () => "1",
-        onUnknown: "fail",
+        onUnknown: "repeat",
       });
-      await assert.rejects(call({}), TypeError);
-      await assert.rejects(call({}), { failure: "unknown" });
+      for (let n = 0; n < 3; n += 1) {
+        await assert.rejects(call({}), {
+          name: "CallFailedError",
+          failure: "refused",
+          message: /is never made again: the call was made, and its result cannot be stored/,
+        });
+      }
       assert.equal(calls, 1);
+      assert.ok(await isClaimed("1", destination));
+    });
+
+    test("generator as a tool is an error", () => {
+      /* eslint-disable @typescript-eslint/require-await */
+      const tools = [function* () { yield 1; }, async function* () { yield 1; }];
+      for (const tool of tools) {
+        const wrong = tool as unknown as Tool<object, unknown, number>;
+        const wrap = () => once(pool, "tools.t", wrong, { id: () => "1", onUnknown: "fail" });
+        assert.throws(wrap, { name: "TypeError", message: /generator/ });
+      }
     });
 
     test("message that was processed without a call fails", async () => {

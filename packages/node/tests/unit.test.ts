@@ -48,6 +48,9 @@ test("payload without JSON is an error", async () => {
   await assert.rejects(idem(executor).send({ topic: "t", payload: undefined }), TypeError);
   const effect = { topic: "t", payload: () => 1 };
   await assert.rejects(idem(executor).record("m", "d", effect), TypeError);
+  for (const payload of [new Map(), { at: new Date(NaN) }, [NaN], new Error("e")]) {
+    await assert.rejects(idem(executor).send({ topic: "t", payload }), TypeError);
+  }
   assert.equal(sent.length, 0);
 });
 
