@@ -49,6 +49,11 @@ console.log(typeof require("idem-pg/http").expressIdempotency);`;
 function compile() {
   const declared = `import pg from "pg";
 declare const pool: pg.Pool;
+declare const delivery: {
+  payload: Uint8Array;
+  acknowledge(): Promise<void>;
+  redeliver(): Promise<void>;
+};
 declare function book(key: string): Promise<string>;
 declare function findParcel(key: string): Promise<{ found: string } | null>;
 declare function sendRefund(order: string, key: string): Promise<string>;

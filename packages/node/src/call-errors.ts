@@ -38,6 +38,11 @@ export class CallFailedError extends Error {
   get terminal(): boolean {
     return this.failure === "refused" || this.failure === "unknown";
   }
+
+  /** What to tell the broker about the message of the call. */
+  get settlement(): "reject" | "redeliver" {
+    return this.terminal ? "reject" : "redeliver";
+  }
 }
 
 /** Returns the message of `refused`. */

@@ -26,7 +26,7 @@ export type { JsonObject } from "./json.js";
 export { lease, type Lease, type LeaseRequest, type NotLeased } from "./lease.js";
 export type { Letter, RejectedLetter } from "./letter.js";
 export type { MessageId } from "./message-id.js";
-export type { ClaimOutcome, Held, LeaseOutcome, LeaseToken } from "./outcomes.js";
+export type { ClaimOutcome, Held, LeaseOutcome, LeaseToken, Settlement } from "./outcomes.js";
 export type { Payload } from "./payload.js";
 export { process, type Handler, type Processed } from "./process.js";
 export type { ProcessMessage, ProcessOptions } from "./process.js";

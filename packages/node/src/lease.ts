@@ -9,7 +9,7 @@ import { executeOn } from "./executors/index.js";
 import { idem, type Idem } from "./idem.js";
 import type { Letter } from "./letter.js";
 import type { MessageId } from "./message-id.js";
-import type { Held, LeaseOutcome } from "./outcomes.js";
+import type { Held, LeaseOutcome, Settlement } from "./outcomes.js";
 import { Renewal } from "./renewal.js";
 import { runOn } from "./run.js";
 import { FORBID_COMMIT } from "./statements/commit.js";
@@ -42,11 +42,13 @@ interface Disposable {
  *
  * ```ts
  * await using held = await lease(pool, { id, destination: "shipping.book" });
- * if (held.outcome !== "acquired") return;
- * const parcel = await held.once("book", order, (call) => book(order, call.idempotencyKey), {
- *   onUnknown: "repeat",
- * });
- * await held.complete({ topic: "shipping.booked", payload: parcel });
+ * if (held.outcome === "acquired") {
+ *   const parcel = await held.once("book", order, (call) => book(order, call.idempotencyKey), {
+ *     onUnknown: "repeat",
+ *   });
+ *   await held.complete({ topic: "shipping.booked", payload: parcel });
+ * }
+ * return held.settlement;
  * ```
  *
  * @param pool a `Pool` of node-postgres or the `sql` of postgres.js.
@@ -82,6 +84,7 @@ export class Lease<C extends Client> implements Held, Disposable {
   readonly #renewal: Renewal;
   readonly #calls: ExternalCalls<C>;
   #isEnded = false;
+  #isSettled = false;
 
   /** @internal */
   constructor(
@@ -105,6 +108,15 @@ export class Lease<C extends Client> implements Held, Disposable {
     this.#calls = new ExternalCalls(transactor, this, this.#renewal);
   }
 
+  /**
+   * What to tell the broker now: `acknowledge` after `complete` and `bury`, `reject` if the message
+   * is exhausted, otherwise `redeliver`.
+   */
+  get settlement(): Settlement {
+    if (this.#isSettled) return "acknowledge";
+    return this.outcome === "exhausted" ? "reject" : "redeliver";
+  }
+
   /** Aborts when the lease is lost or may be lost: another process may work on the message. */
   get signal(): AbortSignal {
     return this.#renewal.signal;
@@ -116,9 +128,10 @@ export class Lease<C extends Client> implements Held, Disposable {
    *
    * Fails before the call if the lease is lost. Fails with a `CallFailedError` if there is no
    * result. A call that throws `CallRefused`, or whose result cannot be stored (it is no JSON, or
-   * larger than `idem.max_payload`), is never made again. After `CallNotDone` the next attempt makes
-   * it as if for the first time. After any other error the next attempt decides with `onUnknown`
-   * what to do. Fails with an `IdemError` while the same step is in progress under this lease.
+   * larger than `idem.max_payload`), is never made again. After `CallNotDone` the next attempt
+   * makes it as if for the first time. After any other error the next attempt decides with
+   * `onUnknown` what to do. Fails with an `IdemError` while the same step is in progress under this
+   * lease.
    *
    * @param step the name of the call, 1 to 255 bytes. It is unique in the message.
    * @param request the content of the call. It must be the same at every attempt.
@@ -143,9 +156,9 @@ export class Lease<C extends Client> implements Held, Disposable {
   async complete(
     effects: Effects | ((client: C) => Promise<Effects | undefined>) = [],
   ): Promise<string[]> {
-    if (typeof effects === "function") return this.#end(() => this.#completeWith(effects));
+    if (typeof effects === "function") return this.#settle(() => this.#completeWith(effects));
     this.#renewal.stop();
-    return this.#end(() => this.#completeAgain(effects));
+    return this.#settle(() => this.#completeAgain(effects));
   }
 
   /**
@@ -162,7 +175,7 @@ export class Lease<C extends Client> implements Held, Disposable {
   bury(letter: Letter): Promise<void> {
     this.#renewal.stop();
     const stored = { ...letter, error: storable(letter.error) };
-    return this.#end(() => this.#run((on) => on.bury(this, stored)));
+    return this.#settle(() => this.#run((on) => on.bury(this, stored)));
   }
 
   /**
@@ -222,6 +235,13 @@ export class Lease<C extends Client> implements Held, Disposable {
       const effects = await on.effects(this.id, this.destination);
       return effects.map((effect) => effect.messageId);
     });
+  }
+
+  /** Ends the lease, and with it what the broker has to do. */
+  async #settle<T>(work: () => Promise<T>): Promise<T> {
+    const result = await this.#end(work);
+    this.#isSettled = true;
+    return result;
   }
 
   /** Ends the lease. If that fails, the renewal continues. */

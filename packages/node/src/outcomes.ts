@@ -3,6 +3,19 @@
 import type { MessageId } from "./message-id.js";
 
 /**
+ * What to tell the broker.
+ *
+ * - `acknowledge`: the broker removes the message. After the commit.
+ * - `redeliver`: the message was not processed. The broker delivers it again, after `retryAfterMs`
+ *   if that is known.
+ * - `reject`: the message can never be processed. Store it as a dead letter with `reject` of `Idem`
+ *   (with `bury` of `Lease` if it is exhausted, and with the id null after `mismatch`, because the
+ *   id is that of another message), then acknowledge it. A broker whose queue has no target for
+ *   dead letters drops a message that is rejected.
+ */
+export type Settlement = "acknowledge" | "redeliver" | "reject";
+
+/**
  * The result of a claim.
  *
  * - `claimed`: this transaction has claimed the message. Do the work, and commit.
@@ -12,11 +25,23 @@ import type { MessageId } from "./message-id.js";
  * - `expired`: the message is too old to be distinguished from a duplicate.
  */
 export type ClaimOutcome =
-  | { readonly outcome: "claimed" }
-  | { readonly outcome: "duplicate"; readonly handledAt: Date | null }
-  | { readonly outcome: "in_progress" }
-  | { readonly outcome: "mismatch"; readonly handledAt: Date | null }
-  | { readonly outcome: "expired" };
+  | { readonly outcome: "claimed"; readonly settlement: "acknowledge" }
+  | {
+      readonly outcome: "duplicate";
+      readonly settlement: "acknowledge";
+      readonly handledAt: Date | null;
+    }
+  | {
+      readonly outcome: "in_progress";
+      readonly settlement: "redeliver";
+      readonly retryAfterMs: number | null;
+    }
+  | {
+      readonly outcome: "mismatch";
+      readonly settlement: "reject";
+      readonly handledAt: Date | null;
+    }
+  | { readonly outcome: "expired"; readonly settlement: "reject" };
 
 /** What proves a lease: the message and the fencing token. */
 export interface LeaseToken {
@@ -38,14 +63,17 @@ export interface Held extends LeaseToken {
  *
  * - `acquired`: do the work, then complete or release the message.
  * - `exhausted`: the message is leased, but no attempt is left. Bury it.
- * - `duplicate`: the message was processed. Acknowledge it.
+ * - `duplicate`: the message was processed.
  * - `in_progress`: another process holds the lease, or the message waits for a retry. Try again
  *   after `retryAfterMs`.
- * - `dead`: the message is a dead letter. Acknowledge it.
+ * - `dead`: the message is a dead letter.
  */
 export type LeaseOutcome =
-  | ({ readonly outcome: "acquired" } & Held)
-  | ({ readonly outcome: "exhausted" } & Held)
-  | { readonly outcome: "duplicate" }
-  | { readonly outcome: "in_progress"; readonly retryAfterMs: number | null }
-  | { readonly outcome: "dead" };
+  | ({ readonly outcome: "acquired"; readonly settlement: "acknowledge" } & Held)
+  | ({ readonly outcome: "exhausted"; readonly settlement: "reject" } & Held)
+  | { readonly outcome: "duplicate" | "dead"; readonly settlement: "acknowledge" }
+  | {
+      readonly outcome: "in_progress";
+      readonly settlement: "redeliver";
+      readonly retryAfterMs: number | null;
+    };

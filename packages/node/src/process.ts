@@ -28,9 +28,13 @@ export interface ProcessOptions {
   readonly isolation?: Isolation | undefined;
 }
 
-/** The result of `process`. Acknowledge the message after `processed` and `duplicate`. */
+/** The result of `process`. `settlement` is what to tell the broker now. */
 export type Processed =
-  | { readonly outcome: "processed"; readonly messageIds: string[] }
+  | {
+      readonly outcome: "processed";
+      readonly settlement: "acknowledge";
+      readonly messageIds: string[];
+    }
   | Exclude<ClaimOutcome, { outcome: "claimed" }>;
 
 /** Does the work of a message in its transaction, and returns the effects to record. */
@@ -45,7 +49,7 @@ const CONFLICTS: ReadonlySet<string | undefined> = new Set(["40001", "40P01"]);
  *
  * ```ts
  * const message = { id, destination: "billing.charge" };
- * const { outcome } = await process(pool, message, async (client) => {
+ * const { settlement } = await process(pool, message, async (client) => {
  *   await client.query("UPDATE account SET paid = true WHERE id = $1", [account]);
  *   return { topic: "receipts", payload: { account } };
  * });
@@ -106,5 +110,5 @@ async function work<C>(
 }
 
 function processed(messageIds: string[]): Processed {
-  return { outcome: "processed", messageIds };
+  return { outcome: "processed", settlement: "acknowledge", messageIds };
 }

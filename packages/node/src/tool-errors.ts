@@ -6,6 +6,7 @@ import type { MessageId } from "./message-id.js";
 /** The call is in progress in another process, or waits for a retry. Repeat it later. */
 export class ToolBusyError extends Error {
   override name = "ToolBusyError";
+  readonly settlement = "redeliver";
   readonly id: MessageId;
   /** When the call can be repeated, if that is known. */
   readonly retryAfterMs: number | null;
@@ -20,6 +21,7 @@ export class ToolBusyError extends Error {
 /** The calls of the tool with this id have failed, and none of them is repeated. */
 export class ToolFailedError extends Error {
   override name = "ToolFailedError";
+  readonly settlement = "reject";
 
   static exhausted(id: MessageId): ToolFailedError {
     return new ToolFailedError(`the call ${quoted(id)} has no attempt left`);

@@ -6,7 +6,7 @@ import { once } from "node:events";
 import { describe, test } from "node:test";
 
 import { idem, lease, LeaseLostError, transactions } from "../src/index.js";
-import type { Lease, Pool } from "../src/index.js";
+import type { Pool } from "../src/index.js";
 import { asExecutor, execute, POOLS } from "./pools.js";
 import { start } from "./programs.js";
 import { startProxy } from "./proxy.js";
@@ -46,13 +46,16 @@ for (const [name, open] of Object.entries(POOLS)) {
       const other = await lease(pool, { id: "m-1", destination });
       assert.ok(other.outcome === "in_progress");
       assert.ok((other.retryAfterMs ?? 0) > 0);
+      assert.equal(other.settlement, "redeliver");
       assert.equal(held.signal.aborted, false);
+      assert.equal(held.settlement, "redeliver");
       const ids = await held.complete({ topic: "t", payload: 1 });
       assert.equal(ids.length, 1);
       assert.equal(await isClaimed("m-1", destination), true);
+      assert.equal(held.settlement, "acknowledge");
       await held.dispose();
       const after = await lease(pool, { id: "m-1", destination });
-      assert.equal(after.outcome, "duplicate");
+      assert.deepEqual([after.outcome, after.settlement], ["duplicate", "acknowledge"]);
     });
 
     test("lost lease aborts and completes nothing", async () => {
@@ -121,6 +124,7 @@ for (const [name, open] of Object.entries(POOLS)) {
     test("release without an error does not count", async () => {
       const first = await acquired(pool, "m-6", destination);
       assert.equal(await first.release(), 0);
+      assert.equal(first.settlement, "redeliver");
       const second = await acquired(pool, "m-6", destination);
       assert.equal(second.attempt, 1);
       const pause = await second.release({ error: "the carrier does not answer" });
@@ -189,10 +193,12 @@ for (const [name, open] of Object.entries(POOLS)) {
       const first = await acquired(pool, "m-8", limited);
       assert.equal(await first.release({ error: "broken" }), null);
       const exhausted = await lease(pool, { id: "m-8", destination: limited });
-      assert.equal(exhausted.outcome, "exhausted");
-      await (exhausted as Lease<never>).bury({ payload: { a: 1 }, error: "broken" });
+      assert.ok(exhausted.outcome === "exhausted");
+      assert.equal(exhausted.settlement, "reject");
+      await exhausted.bury({ payload: { a: 1 }, error: "broken" });
+      assert.equal(exhausted.settlement, "acknowledge");
       const after = await lease(pool, { id: "m-8", destination: limited });
-      assert.equal(after.outcome, "dead");
+      assert.deepEqual([after.outcome, after.settlement], ["dead", "acknowledge"]);
       const rows = await query(
         "SELECT convert_from(payload, 'UTF8') FROM idem.dead_letters WHERE destination = $1",
         [limited],

@@ -115,6 +115,8 @@ for (const [name, open] of Object.entries(POOLS)) {
       const another = { id, destination, fingerprint: Buffer.from([3]) };
       const other = await process(pool, another, handler);
       assert.equal(other.outcome, "mismatch");
+      const settlements = [first, second, other].map(({ settlement }) => settlement);
+      assert.deepEqual(settlements, ["acknowledge", "acknowledge", "reject"]);
       assert.equal(await written(destination, "once"), 1);
     });
 
@@ -226,7 +228,11 @@ for (const [name, open] of Object.entries(POOLS)) {
       const blocked = await process(pool, { id: "m-7", destination, wait: false }, async () => {
         await Promise.reject(new Error("the handler was executed"));
       });
-      assert.equal(blocked.outcome, "in_progress");
+      assert.deepEqual(blocked, {
+        outcome: "in_progress",
+        settlement: "redeliver",
+        retryAfterMs: null,
+      });
       await program.kill();
       const after = await process(pool, { id: "m-7", destination }, async (client) => {
         await execute(client, WORK, [destination, "after"]);

@@ -79,7 +79,7 @@ for (const [name, open] of Object.entries(POOLS)) {
 
     test("other arguments for the same id fail", async () => {
       const { call, calls, destination, tool } = await failing(new Error("lost"));
-      const other = { name: "ToolFailedError", message: /"1" was made before with other/ };
+      const other = { settlement: "reject", message: /"1" was made before with other/ };
       await assert.rejects(call({ order: "o" }, { callId: "1" }), { failure: "uncertain" });
       await query("SELECT idem_configure_retries($1, base => '0', max_attempts => 3)", [
         destination,
@@ -115,6 +115,7 @@ for (const [name, open] of Object.entries(POOLS)) {
       await assert.rejects(call({}), (error) => {
         assert.ok(error instanceof ToolBusyError, String(error));
         assert.ok(error.id === "1" && (error.retryAfterMs ?? 0) > 0);
+        assert.equal(error.settlement, "redeliver");
         return true;
       });
       events.emit("end");
@@ -128,6 +129,7 @@ for (const [name, open] of Object.entries(POOLS)) {
         await assert.rejects(call({ order: "o" }, { callId: "1" }), (error) => {
           assert.ok(error instanceof CallFailedError, String(error));
           assert.deepEqual([error.failure, error.message], ["refused", message]);
+        assert.equal(error.settlement, "reject");
           return true;
         });
       }

@@ -102,6 +102,11 @@ test("conflicts and lost servers are retryable", async () => {
   }
 });
 
+test("message that is too old is rejected", async () => {
+  const expired = await idem(fake("expired").executor).claim("m", "d");
+  assert.deepEqual(expired, { outcome: "expired", settlement: "reject" });
+});
+
 test("result of another version is an error", async () => {
   const failed = idem(fake("delayed").executor).claim("m", "d");
   await assert.rejects(failed, { name: "UnexpectedResultError" });

@@ -52,11 +52,14 @@ function claimCall(id: MessageId, destination: string, options: ClaimOptions): F
 function claimOutcome({ outcome, handledAt }: Values<typeof CLAIM>): ClaimOutcome {
   switch (outcome) {
     case "claimed":
-    case "in_progress":
-    case "expired":
-      return { outcome };
+      return { outcome, settlement: "acknowledge" };
     case "duplicate":
+      return { outcome, settlement: "acknowledge", handledAt };
+    case "in_progress":
+      return { outcome, settlement: "redeliver", retryAfterMs: null };
     case "mismatch":
-      return { outcome, handledAt };
+      return { outcome, settlement: "reject", handledAt };
+    case "expired":
+      return { outcome, settlement: "reject" };
   }
 }

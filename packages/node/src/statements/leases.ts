@@ -42,13 +42,15 @@ export function leaseOutcome(
       if (token === null || attempt === null) {
         throw new UnexpectedResultError(`the outcome ${outcome} has no token or attempt`);
       }
-      return { outcome, id, destination, token, attempt, lastError };
+      const held = { id, destination, token, attempt, lastError };
+      if (outcome === "acquired") return { outcome, settlement: "acknowledge", ...held };
+      return { outcome, settlement: "reject", ...held };
     }
     case "duplicate":
     case "dead":
-      return { outcome };
+      return { outcome, settlement: "acknowledge" };
     case "in_progress":
-      return { outcome, retryAfterMs };
+      return { outcome, settlement: "redeliver", retryAfterMs };
   }
 }
 

@@ -19,7 +19,7 @@ export async function testLibrary(connect: () => Promise<Library>): Promise<void
     test("first claim wins and the second is a duplicate", async () => {
       const before = Date.now();
       const first = await library.transaction((tx) => idem(tx).claim("m-1", destination));
-      assert.deepEqual(first, { outcome: "claimed" });
+      assert.deepEqual(first, { outcome: "claimed", settlement: "acknowledge" });
       assert.equal(await isClaimed("m-1", destination), true);
       const second = await library.transaction((tx) => idem(tx).claim("m-1", destination));
       assert.equal(second.outcome, "duplicate");

@@ -10,7 +10,7 @@ import type { ControlledTransaction, Kysely, Transaction } from "kysely";
 import type pg from "pg";
 import type postgres from "postgres";
 
-import { idem, lease, process, transactions } from "../../src/index.js";
+import { idem, lease, process, transactions, type Settlement } from "../../src/index.js";
 
 type DrizzleTransactionOf<Db extends NodePgDatabase | PostgresJsDatabase> = Parameters<
   Parameters<Db["transaction"]>[0]
@@ -150,5 +150,20 @@ export async function outcomesAreNarrowed(o: Objects): Promise<string> {
     case "duplicate":
     case "mismatch":
       return String(claim.handledAt?.getTime());
+  }
+}
+
+export async function eachOutcomeHasASettlement(o: Objects): Promise<string> {
+  const claimed: Settlement = (await idem(o.client).claim("m", "d")).settlement;
+  const acquired: Settlement = (await idem(o.client).acquire("m", "d")).settlement;
+  const processed = await process(o.pool, { id: "m", destination: "d" }, async () => {});
+  await using held = await lease(o.pool, { id: "m", destination: "d" });
+  if (processed.settlement === "redeliver") processed.retryAfterMs?.toFixed();
+  switch (held.settlement) {
+    case "acknowledge":
+    case "reject":
+      return claimed;
+    case "redeliver":
+      return acquired;
   }
 }
