@@ -2,8 +2,9 @@
  * A server of the Model Context Protocol with a tool that makes each of its calls once.
  *
  * A model, its framework or the network repeats a call whose result was lost. The repeated call has
- * the same `callId`, and returns the recorded result. `GATEWAY_URL=… node mcp-server.js` serves
- * over the standard input and output.
+ * the same `callId`, and returns the recorded result. `node mcp-server.js` serves one conversation
+ * over the standard input and output. The host names it in CONVERSATION_ID, and starts the server
+ * again with the same name: the ids of two conversations can be equal.
  */
 
 import { McpServer } from "@modelcontextprotocol/sdk/server/mcp.js";
@@ -15,6 +16,7 @@ import { CallRefused, once, type Found, type UnknownCall } from "idem-pg";
 import { poolOf, required } from "./environment.js";
 
 const gateway = required("GATEWAY_URL");
+const conversation = required("CONVERSATION_ID");
 
 const Request = z.object({
   order: z.string(),
@@ -37,6 +39,7 @@ const refund = once(
     return Refund.parse(await reply.json());
   },
   {
+    scope: () => conversation,
     id: ({ callId }) => callId,
     onUnknown: findRefund,
     // A call can be repeated so long after its process was killed.

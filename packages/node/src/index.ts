@@ -33,6 +33,7 @@ export type { ProcessMessage, ProcessOptions } from "./process.js";
 export type { ClaimOptions } from "./statements/claims.js";
 export type { LeaseOptions, ReleaseOptions } from "./statements/leases.js";
 export { ToolBusyError, ToolFailedError } from "./tool-errors.js";
+export { toolCallKey } from "./tool-keys.js";
 export { once, type OnceTool, type Tool, type ToolOptions } from "./tools.js";
 export { transactions, type TransactionOptions, type Transactions } from "./transactions/index.js";
 export type { ClientOf, Isolation, PgPool, Pool, PostgresSql } from "./transactions/pool.js";

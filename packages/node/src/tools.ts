@@ -7,7 +7,7 @@ import { idem } from "./idem.js";
 import type { BegunCall, Step } from "./journal.js";
 import { textOfJson } from "./json.js";
 import { lease, type Lease } from "./lease.js";
-import type { MessageId } from "./message-id.js";
+import { isScope, scopedId, type MessageId } from "./message-id.js";
 import { mismatch, ToolBusyError, ToolFailedError } from "./tool-errors.js";
 import { transactions } from "./transactions/index.js";
 import type { Client, Pool } from "./transactions/pool.js";
@@ -29,8 +29,14 @@ export type OnceTool<A, C, R> = (
 
 export interface ToolOptions<A, C, R> {
   /**
+   * Returns the conversation or session in which the ids are unique. Null: they are unique
+   * everywhere, as UUIDs are.
+   */
+  readonly scope: (args: A, context: C) => string | null;
+  /**
    * Returns the id of a call, for example the id that the model gave to its tool call. Calls with
-   * the same id are the same call, so it must be unique for all conversations.
+   * the same id in the same scope are the same call. If the ids change when the model repeats a
+   * call, return `toolCallKey(…)`.
    */
   readonly id: (args: A, context: C) => MessageId;
   /** What to do if a process died in the middle of the call. See `OnUnknown`. */
@@ -43,7 +49,7 @@ export interface ToolOptions<A, C, R> {
 
 /** One call: its id, the rest of its content, and how it is made. */
 interface ToolCall<R> {
-  readonly id: MessageId;
+  readonly id: string;
   readonly destination: string;
   readonly request: unknown;
   readonly make: (call: CallContext) => Promise<R>;
@@ -55,6 +61,7 @@ interface ToolCall<R> {
  *
  * ```ts
  * const refund = once(pool, "tools.refund", sendRefund, {
+ *   scope: (args, context) => context.conversationId,
  *   id: (args, context) => context.toolCallId,
  *   onUnknown: "fail",
  * });
@@ -62,7 +69,10 @@ interface ToolCall<R> {
  *
  * Fails with a `ToolBusyError` if the call is in progress or waits for a retry, with a
  * `ToolFailedError` if no attempt is left or the id was used with other arguments, and with a
- * `CallFailedError` if the tool failed, or its result is unknown.
+ * `CallFailedError` if the tool failed, or its result is unknown or cannot be stored.
+ *
+ * The message id of a call is `by:N:SCOPE:ID`, where N is the number of bytes of the scope, or
+ * `all:ID` without a scope. `finishCall` of `Journal` takes it, after a person has found a result.
  *
  * @param pool a `Pool` of node-postgres or the `sql` of postgres.js.
  */
@@ -77,7 +87,7 @@ export function once<A, C, R>(
   return async (args, ...rest) => {
     // Without a context its type is unknown, which undefined is too.
     const context = rest[0] as C;
-    const id = options.id(args, context);
+    const id = scopedId(scopeOf(options.scope(args, context)), options.id(args, context));
     const make = (call: CallContext) => tool(args, context, call);
     const call = { id, destination, request: request(args, context), make };
     // A request that is no JSON fails here, before it takes an attempt.
@@ -96,6 +106,11 @@ export function once<A, C, R>(
         throw ToolFailedError.exhausted(id);
     }
   };
+}
+
+function scopeOf(scope: unknown): string | null {
+  if (scope === null || (typeof scope === "string" && isScope(scope))) return scope;
+  throw new TypeError("scope returns a text that PostgreSQL can store, or null");
 }
 
 /** Makes the call, or returns the result of an earlier attempt. Ends the lease. */

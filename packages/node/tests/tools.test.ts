@@ -24,6 +24,7 @@ interface Context {
 }
 
 const OPTIONS = {
+  scope: () => null,
   id: (_: Args, { callId }: Context) => callId,
   onUnknown: "fail",
 } satisfies ToolOptions<Args, Context, never>;
@@ -72,14 +73,14 @@ for (const [name, open] of Object.entries(POOLS)) {
         assert.deepEqual(result, { at: "1970-01-01T00:00:00.000Z", call: 1 });
       }
       assert.deepEqual(calls, ["1"]);
-      assert.ok(await isClaimed("1", destination));
+      assert.ok(await isClaimed("all:1", destination));
       await call({ order: "o" }, { callId: "2" });
       assert.deepEqual(calls, ["1", "2"]);
     });
 
     test("other arguments for the same id fail", async () => {
       const { call, calls, destination, tool } = await failing(new Error("lost"));
-      const other = { settlement: "reject", message: /"1" was made before with other/ };
+      const other = { settlement: "reject", message: /"all:1" was made before with other/ };
       await assert.rejects(call({ order: "o" }, { callId: "1" }), { failure: "uncertain" });
       await query("SELECT idem_configure_retries($1, base => '0', max_attempts => 3)", [
         destination,
@@ -100,6 +101,25 @@ for (const [name, open] of Object.entries(POOLS)) {
       assert.equal(calls.length, 2);
     });
 
+    test("equal ids of two conversations are two calls", async () => {
+      const { calls, destination, tool } = await failing();
+      const scopes = ["a", "a:b", null];
+      for (let n = 0; n < 2; n += 1) {
+        for (const [m, scope] of scopes.entries()) {
+          const call = once(pool, destination, tool, { ...OPTIONS, scope: () => scope });
+          const { call: number } = await call({ order: "o" }, { callId: "b:1" });
+          assert.equal(number, m + 1);
+        }
+      }
+      assert.equal(calls.length, scopes.length);
+      assert.ok(await isClaimed("by:3:a:b:b:1", destination));
+      for (const scope of ["", "a\0", "\ud83e", undefined, 1]) {
+        const wrong = { ...OPTIONS, scope: () => scope as string };
+        const failed = once(pool, destination, tool, wrong)({ order: "o" }, { callId: "1" });
+        await assert.rejects(failed, { name: "TypeError", message: /scope/ });
+      }
+    });
+
     test("call in progress is not made a second time", async () => {
       const destination = await newDestination();
       const events = new EventEmitter();
@@ -108,13 +128,14 @@ for (const [name, open] of Object.entries(POOLS)) {
         await event(events, "end");
         return "done";
       };
-      const call = once(pool, destination, tool, { id: () => "1", onUnknown: "repeat" });
+      const options = { scope: () => null, id: () => "1", onUnknown: "repeat" } as const;
+      const call = once(pool, destination, tool, options);
       const called = event(events, "called");
       const first = call({});
       await called;
       await assert.rejects(call({}), (error) => {
         assert.ok(error instanceof ToolBusyError, String(error));
-        assert.ok(error.id === "1" && (error.retryAfterMs ?? 0) > 0);
+        assert.ok(error.id === "all:1" && (error.retryAfterMs ?? 0) > 0);
         assert.equal(error.settlement, "redeliver");
         return true;
       });
@@ -134,7 +155,7 @@ for (const [name, open] of Object.entries(POOLS)) {
         });
       }
       assert.equal(calls.length, 1);
-      assert.ok(await isClaimed("1", destination));
+      assert.ok(await isClaimed("all:1", destination));
     });
 
     test("call without effect is made again", async () => {
@@ -179,7 +200,7 @@ for (const [name, open] of Object.entries(POOLS)) {
         destination,
       ]);
       // An attempt that ends between the record and the completion.
-      const held = await lease(pool, { id: "1", destination });
+      const held = await lease(pool, { id: "all:1", destination });
       assert.ok(held.outcome === "acquired");
       await held.once("tool", { order: "o" }, () => Promise.resolve("done"), OPTIONS);
       await held.release({ error: "killed" });
@@ -187,14 +208,14 @@ for (const [name, open] of Object.entries(POOLS)) {
         assert.equal(await call({ order: "o" }, { callId: "1" }), "done");
       }
       assert.equal(calls.length, 0);
-      assert.ok(await isClaimed("1", destination));
+      assert.ok(await isClaimed("all:1", destination));
     });
 
     test("order of the members of arguments makes no difference", async () => {
       const { calls, destination, tool } = await failing();
       const call = once(pool, destination, tool as Tool<object, Context, unknown>, {
+        ...OPTIONS,
         id: (_, { callId }) => callId,
-        onUnknown: "fail",
       });
       for (const args of [{ a: 1, b: { c: 2, d: 3 } }, { b: { d: 3, c: 2 }, a: 1 }]) {
         await call(args, { callId: "1" });
@@ -205,8 +226,8 @@ for (const [name, open] of Object.entries(POOLS)) {
     test("arguments that are no JSON need no attempt", async () => {
       const { calls, destination, tool } = await failing();
       const call = once(pool, destination, tool as Tool<object, Context, unknown>, {
+        ...OPTIONS,
         id: (_, { callId }) => callId,
-        onUnknown: "fail",
       });
       await query("SELECT idem_configure_retries($1, base => '0', max_attempts => 1)", [
         destination,
@@ -220,6 +241,7 @@ for (const [name, open] of Object.entries(POOLS)) {
       const destination = await newDestination();
       let calls = 0;
       const call = once(pool, destination, () => Promise.resolve({ cents: 1n, calls: ++calls }), {
+        scope: () => null,
         id: () => "1",
         onUnknown: "repeat",
       });
@@ -231,7 +253,7 @@ for (const [name, open] of Object.entries(POOLS)) {
         });
       }
       assert.equal(calls, 1);
-      assert.ok(await isClaimed("1", destination));
+      assert.ok(await isClaimed("all:1", destination));
     });
 
     test("generator as a tool is an error", () => {
@@ -239,17 +261,18 @@ for (const [name, open] of Object.entries(POOLS)) {
       const tools = [function* () { yield 1; }, async function* () { yield 1; }];
       for (const tool of tools) {
         const wrong = tool as unknown as Tool<object, unknown, number>;
-        const wrap = () => once(pool, "tools.t", wrong, { id: () => "1", onUnknown: "fail" });
+        const options = { scope: () => null, id: () => "1", onUnknown: "fail" } as const;
+        const wrap = () => once(pool, "tools.t", wrong, options);
         assert.throws(wrap, { name: "TypeError", message: /generator/ });
       }
     });
 
     test("message that was processed without a call fails", async () => {
       const { call, calls, destination } = await failing();
-      await process(pool, { id: "1", destination }, () => Promise.resolve());
+      await process(pool, { id: "all:1", destination }, () => Promise.resolve());
       await assert.rejects(call({ order: "o" }, { callId: "1" }), {
         name: "ToolFailedError",
-        message: 'the call "1" was processed, and its result is not recorded',
+        message: 'the call "all:1" was processed, and its result is not recorded',
       });
       assert.equal(calls.length, 0);
     });
@@ -287,7 +310,7 @@ describe("tools whose process is killed", { concurrency: false }, () => {
       pool,
       destination,
       (_args: Args, _context, { idempotencyKey }) => refund(url, idempotencyKey),
-      { id: () => "1", onUnknown },
+      { scope: () => null, id: () => "1", onUnknown },
     );
     return untilFree(() => call({ order: "o-1" }));
   }

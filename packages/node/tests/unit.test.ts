@@ -1,12 +1,17 @@
 /** Rules that need no server. */
 
 import assert from "node:assert/strict";
+import { createHash } from "node:crypto";
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+import { env } from "node:process";
 import { test } from "node:test";
 
 import pg from "pg";
 
-import { idem, IdemError, LeaseLostError, process, transactions } from "../src/index.js";
-import type { Executor, Pool } from "../src/index.js";
+import {
+  idem, IdemError, LeaseLostError, process, toolCallKey, transactions, type Executor, type Pool,
+} from "../src/index.js";
 import { storable } from "../src/errors.js";
 import { Renewal } from "../src/renewal.js";
 
@@ -74,6 +79,29 @@ test("text with half of a surrogate pair is an error", async () => {
 
 test("stored text of an error has no zero bytes and no half characters", () => {
   assert.equal(storable("a\0b \ud83e \u{1f980}"), "ab \ufffd \u{1f980}");
+});
+
+interface ToolKey {
+  readonly tool: string;
+  readonly arguments: object;
+  readonly occurrence: number;
+  readonly key: string;
+}
+
+test("keys of tool calls are those of the specification", () => {
+  const folder = env["IDEM_CASES"] ?? "../../tests/spec/cases";
+  const text = readFileSync(join(folder, "../tools/keys.json"), "utf8");
+  const cases = JSON.parse(text) as ToolKey[];
+  assert.ok(cases.length >= 8);
+  for (const { tool, arguments: given, occurrence, key } of cases) {
+    assert.equal(toolCallKey(tool, given, occurrence), key);
+  }
+  // Objects of JavaScript have their integers first. The keys are sorted as texts.
+  const hash = createHash("sha256").update('["t",{"10":1,"9":2,"a":3},0]').digest("hex");
+  assert.equal(toolCallKey("t", { a: 3, 9: 2, 10: 1 }, 0), hash);
+  for (const occurrence of [-1, 0.5, NaN]) {
+    assert.throws(() => toolCallKey("t", {}, occurrence), RangeError);
+  }
 });
 
 test("error of the connection has no SQLSTATE and is retryable", async () => {

@@ -1,5 +1,6 @@
 /** The scope of idempotency keys. */
 
+import { isScope, scopedId } from "../message-id.js";
 import { Problem } from "./problem.js";
 
 /** The longest message id that the server accepts. */
@@ -47,26 +48,18 @@ export class Scope<R = unknown> {
    * @internal
    */
   idOf(request: R, key: string): string {
-    const id = this.#prefix(request) + key;
+    const id = scopedId(this.#callerOf(request), key);
     if (Buffer.byteLength(id) > LONGEST_ID_BYTES) throw new Problem("key-too-long");
     return id;
   }
 
-  #prefix(request: R): string {
-    // Middleware of one destination can have different kinds of scopes. They must not share keys,
-    // so the id begins with the kind of the scope.
-    if (this.#caller === null) return "all:";
+  #callerOf(request: R): string | null {
+    if (this.#caller === null) return null;
     const caller = this.#caller(request as never) ?? "";
     if (typeof caller !== "string") {
       throw new TypeError("the function of Scope.by must return a string, null or undefined");
     }
-    if (caller === "" || !isStorable(caller)) throw new Problem("unknown-caller");
-    // The length distinguishes caller "a" with key "b:c" from caller "a:b" with key "c".
-    return `by:${String(Buffer.byteLength(caller))}:${caller}:`;
+    if (!isScope(caller)) throw new Problem("unknown-caller");
+    return caller;
   }
-}
-
-/** Returns whether PostgreSQL can store the name: no zero byte, and no lone surrogate. */
-function isStorable(caller: string): boolean {
-  return !caller.includes("\0") && !/\p{Surrogate}/u.test(caller);
 }

@@ -45,7 +45,7 @@ const call = once(
       if (isStopped) void stop();
     });
   },
-  { id: () => id, onUnknown: "fail", leaseMs: 500 },
+  { scope: () => null, id: () => id, onUnknown: "fail", leaseMs: 500 },
 );
 await call({ order: "o-1" });
 await stop();

@@ -20,7 +20,7 @@ export async function infersArgumentsContextAndResult(pool: pg.Pool): Promise<vo
       sum: a + b,
       key: idempotencyKey,
     }),
-    { id: (_, { toolCallId }) => toolCallId, onUnknown: "repeat" },
+    { scope: () => null, id: (_, { toolCallId }) => toolCallId, onUnknown: "repeat" },
   );
   const result: { sum: number; key: string } = await add({ a: 1, b: 2 }, { toolCallId: "1" });
   result.sum;
@@ -36,6 +36,7 @@ export async function infersArgumentsContextAndResult(pool: pg.Pool): Promise<vo
 
 export async function contextCanBeLeftOut(sql: postgres.Sql): Promise<void> {
   const tool = once(sql, "tools.t", async ({ callId }: { callId: string }) => callId.length, {
+    scope: ({ callId }) => callId,
     id: ({ callId }) => callId,
     onUnknown: async ({ idempotencyKey }) => ({ found: idempotencyKey.length }),
   });
@@ -47,12 +48,15 @@ export async function contextCanBeLeftOut(sql: postgres.Sql): Promise<void> {
 export function rejectsOtherTypes(pool: pg.Pool, client: pg.PoolClient): void {
   const tool = async () => 1;
   const id = () => "1";
+  const scope = () => "conversation";
+  // @ts-expect-error The scope of the id is needed.
+  once(pool, "t", tool, { id, onUnknown: "repeat" });
   // @ts-expect-error The id of a call is needed.
-  once(pool, "t", tool, { onUnknown: "repeat" });
+  once(pool, "t", tool, { scope, onUnknown: "repeat" });
   // @ts-expect-error What happens after an unknown result is a decision of the user.
-  once(pool, "t", tool, { id });
+  once(pool, "t", tool, { scope, id });
   // @ts-expect-error The found result has another type.
-  once(pool, "t", tool, { id, onUnknown: async () => ({ found: "1" }) });
+  once(pool, "t", tool, { scope, id, onUnknown: async () => ({ found: "1" }) });
   // @ts-expect-error Not a pool.
-  once(client, "t", tool, { id, onUnknown: "repeat" });
+  once(client, "t", tool, { scope, id, onUnknown: "repeat" });
 }
