@@ -6,7 +6,7 @@ import { UnstorableResult, type CallFailure } from "./call-errors.js";
 import { IdemError, LeaseLostError, NOT_HELD, storable } from "./errors.js";
 import { idem, type Idem } from "./idem.js";
 import type { BegunCall, Step } from "./journal.js";
-import { textOfJson } from "./json.js";
+import { textOfJson, type Jsonify } from "./json.js";
 import type { LeaseToken } from "./outcomes.js";
 import type { Renewal } from "./renewal.js";
 import type { Client, Transactor } from "./transactions/pool.js";
@@ -70,7 +70,7 @@ export class ExternalCalls<C extends Client> {
     request: unknown,
     call: (context: CallContext) => Promise<T>,
     options: OnceOptions<T>,
-  ): Promise<T> {
+  ): Promise<Jsonify<T>> {
     throwIfGenerator(call);
     this.#renewal.throwIfLost();
     if (this.#inProgress.has(name)) throw inProgress(name);
@@ -87,13 +87,13 @@ export class ExternalCalls<C extends Client> {
     request: unknown,
     call: (context: CallContext) => Promise<T>,
     options: OnceOptions<T>,
-  ): Promise<T> {
+  ): Promise<Jsonify<T>> {
     const { id, destination } = this.#owner;
     const step: Step = { id, destination, step: name };
     const begun = await this.#begin(step, request);
     switch (begun.state) {
       case "done":
-        return begun.response as T;
+        return begun.response as Jsonify<T>;
       case "failed":
         throw new CallFailedError(name, "refused", refusal(name, begun.error));
       case "unknown": {
@@ -130,7 +130,7 @@ export class ExternalCalls<C extends Client> {
     step: Step,
     begun: BegunCall,
     onUnknown: OnUnknown<T>,
-  ): Promise<Found<T> | null> {
+  ): Promise<Found<Jsonify<T>> | null> {
     if (onUnknown === "repeat") return null;
     if (onUnknown === "fail") {
       throw new CallFailedError(
@@ -160,7 +160,7 @@ export class ExternalCalls<C extends Client> {
   }
 
   /** Makes the call, and records its result or its error. */
-  async #made<T>(step: Step, call: () => Promise<T>): Promise<T> {
+  async #made<T>(step: Step, call: () => Promise<T>): Promise<Jsonify<T>> {
     let response: T;
     try {
       response = await call();
@@ -174,10 +174,10 @@ export class ExternalCalls<C extends Client> {
    * Returns the result as later attempts get it: through JSON. A result that cannot be stored is
    * recorded as the failure of the call, which has had its effect.
    */
-  async #finish<T>(step: Step, response: T): Promise<T> {
+  async #finish<T>(step: Step, response: T): Promise<Jsonify<T>> {
     try {
       const text = textOfJson(response === undefined ? null : response);
-      const recorded = JSON.parse(text) as T;
+      const recorded = JSON.parse(text) as Jsonify<T>;
       await this.#write(({ journal }) => journal.finishCall(step, recorded));
       return recorded;
     } catch (error) {

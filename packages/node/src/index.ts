@@ -22,7 +22,7 @@ export { idem, type Idem } from "./idem.js";
 export type { Inbox, InboxMessage, NextOptions, ReceivedMessage } from "./inbox.js";
 export type { BeginCallOptions, BegunCall, FailCallOptions } from "./journal.js";
 export type { Journal, JournalEntry, Step } from "./journal.js";
-export type { JsonObject } from "./json.js";
+export type { JsonObject, Jsonify } from "./json.js";
 export { lease, type Lease, type LeaseRequest, type NotLeased } from "./lease.js";
 export type { Letter, RejectedLetter } from "./letter.js";
 export type { MessageId } from "./message-id.js";

@@ -1,6 +1,22 @@
 /** An object of JSON. */
 export type JsonObject = Readonly<Record<string, unknown>>;
 
+/** The type of a value that was written as JSON and read again: a `Date` is a string. */
+export type Jsonify<T> = unknown extends T
+  ? T
+  : T extends string | number | boolean | null
+    ? T
+    : T extends undefined
+      ? null
+      : T extends { toJSON(): infer J }
+        ? Jsonify<J>
+        : T extends bigint | symbol | ((...parameters: never[]) => unknown)
+          ? never
+          : T extends readonly unknown[]
+            ? { [N in keyof T]: Jsonify<T[N]> }
+            : // A member that is undefined is left out.
+              { [N in keyof T]: Jsonify<Exclude<T[N], undefined>> | Extract<T[N], undefined> };
+
 /**
  * Returns the value as JSON. A value that JSON cannot represent, such as a `Map`, a function or
  * `NaN`, is a TypeError at any depth. Members that are undefined are left out.

@@ -7,6 +7,7 @@ import type { Effects } from "./effects.js";
 import { CommitUnknownError, IdemError, leaseError, LeaseLostError, storable } from "./errors.js";
 import { executeOn } from "./executors/index.js";
 import { idem, type Idem } from "./idem.js";
+import type { Jsonify } from "./json.js";
 import type { Letter } from "./letter.js";
 import type { MessageId } from "./message-id.js";
 import type { Held, LeaseOutcome, Settlement } from "./outcomes.js";
@@ -141,7 +142,7 @@ export class Lease<C extends Client> implements Held, Disposable {
     request: unknown,
     call: (context: CallContext) => Promise<T>,
     options: OnceOptions<T>,
-  ): Promise<T> {
+  ): Promise<Jsonify<T>> {
     return this.#calls.once(step, request, call, options);
   }
 

@@ -5,7 +5,7 @@ import { throwIfGenerator, type CallContext, type OnUnknown } from "./calls.js";
 import { UnexpectedResultError } from "./errors.js";
 import { idem } from "./idem.js";
 import type { BegunCall, Step } from "./journal.js";
-import { textOfJson } from "./json.js";
+import { textOfJson, type Jsonify } from "./json.js";
 import { lease, type Lease } from "./lease.js";
 import { isScope, scopedId, type MessageId } from "./message-id.js";
 import { mismatch, ToolBusyError, ToolFailedError } from "./tool-errors.js";
@@ -25,7 +25,7 @@ export type Tool<A, C, R> = (args: A, context: C, call: CallContext) => Promise<
 export type OnceTool<A, C, R> = (
   args: A,
   ...context: unknown extends C ? [context?: C] : [context: C]
-) => Promise<R>;
+) => Promise<Jsonify<R>>;
 
 export interface ToolOptions<A, C, R> {
   /**
@@ -118,7 +118,7 @@ async function makeOnce<R>(
   held: Lease<Client>,
   call: ToolCall<R>,
   onUnknown: OnUnknown<R>,
-): Promise<R> {
+): Promise<Jsonify<R>> {
   try {
     const result = await held.once(STEP, call.request, call.make, { onUnknown });
     await held.complete();
@@ -150,7 +150,7 @@ async function withoutAttempt<R>(
   pool: Pool,
   held: Lease<Client>,
   call: ToolCall<R>,
-): Promise<R> {
+): Promise<Jsonify<R>> {
   try {
     const found = await find(pool, call, held.token);
     if (found === undefined) {
@@ -159,7 +159,7 @@ async function withoutAttempt<R>(
       throw ToolFailedError.exhausted(call.id);
     }
     await held.complete();
-    return resultOf(found) as R;
+    return resultOf(found) as Jsonify<R>;
   } finally {
     // If the release fails, the lease is not renewed any more.
     await held.dispose();
@@ -167,10 +167,10 @@ async function withoutAttempt<R>(
 }
 
 /** Returns the result that an earlier call has recorded. */
-async function recorded<R>(pool: Pool, call: ToolCall<R>): Promise<R> {
+async function recorded<R>(pool: Pool, call: ToolCall<R>): Promise<Jsonify<R>> {
   const found = await find(pool, call);
   if (found === undefined) throw ToolFailedError.notRecorded(call.id);
-  return resultOf(found) as R;
+  return resultOf(found) as Jsonify<R>;
 }
 
 function resultOf(begun: BegunCall): unknown {

@@ -31,7 +31,7 @@ test("client of a handler cannot be released", async (t) => {
   t.after(() => pool.end());
   const destination = `process-release-${randomUUID()}`;
   const failed = process(pool, { id: "m-1", destination }, (client) => {
-    client.release();
+    (client as pg.PoolClient).release();
     return Promise.resolve();
   });
   await assert.rejects(failed, { name: "IdemError", message: /^release\(\)/ });

@@ -23,12 +23,15 @@ export interface PostgresSql {
 /** A pool whose transactions this package can begin and commit. */
 export type Pool = PgPool | PostgresSql;
 
-/** The connection of a transaction: a `PoolClient`, or the `TransactionSql` of postgres.js. */
+/**
+ * The connection of a transaction: a `ClientBase` of node-postgres (the pool releases it), or
+ * the `TransactionSql` of postgres.js.
+ */
 export type ClientOf<P extends Pool> = P extends {
   // eslint-disable-next-line @typescript-eslint/no-explicit-any
   connect: { (): Promise<infer C>; (callback: any): any };
 }
-  ? C
+  ? Omit<C, "release" | "end">
   : // eslint-disable-next-line @typescript-eslint/no-explicit-any
     P extends { begin: (options: string, work: (sql: infer S) => any) => any }
     ? S

@@ -101,8 +101,13 @@ export async function connectionsAreNoPools(o: Objects): Promise<void> {
 export async function handlersGetTheClientOfTheirPool(o: Objects): Promise<void> {
   const message = { id: "m", destination: "d" };
   await process(o.pool, message, async (client) => {
-    const exact: pg.PoolClient = client;
+    const exact: pg.ClientBase = client;
     await exact.query("SELECT 1");
+    await idem(client).tryClaim("m", "d");
+    // @ts-expect-error The pool releases the client.
+    client.release();
+    // @ts-expect-error The pool ends the client.
+    client.end();
     // @ts-expect-error The client is no any.
     client.nothing();
   });

@@ -36,7 +36,7 @@ export function frameworks({ pool, sql, express, fastify, hono }: Objects): void
   const inExpress = expressIdempotency(pool, { destination, scope });
   express.use(inExpress);
   express.post("/", inExpress, async (request) => {
-    const client: pg.PoolClient = inExpress.of(request).client;
+    const client: pg.ClientBase = inExpress.of(request).client;
     await client.query("SELECT 1");
     // @ts-expect-error: a transaction has no external calls.
     inExpress.of(request).once;

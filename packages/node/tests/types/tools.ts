@@ -34,6 +34,29 @@ export async function infersArgumentsContextAndResult(pool: pg.Pool): Promise<vo
   result.difference;
 }
 
+export async function resultIsThatOfJson(pool: pg.Pool): Promise<void> {
+  const options = { scope: () => null, id: () => "1", onUnknown: "repeat" } as const;
+  interface Receipt {
+    at: Date;
+    cents: number;
+    note?: string;
+    lines: readonly [string, Date | null][];
+    of: undefined | { any: unknown };
+  }
+  const receipt = await once(pool, "t", async () => ({}) as Receipt, options)({});
+  const at: string = receipt.at;
+  const lines: readonly [string, string | null][] = receipt.lines;
+  const note: string | undefined = receipt.note;
+  const any: unknown = receipt.of?.any;
+  console.log(at, lines, note, any, receipt.cents.toFixed());
+  // @ts-expect-error A Date is a string in JSON.
+  receipt.at.getTime();
+  const nothing: null = await once(pool, "t", async () => undefined, options)({});
+  // A bigint has no JSON.
+  const none: never = await once(pool, "t", async () => 1n, options)({});
+  console.log(nothing, none);
+}
+
 export async function contextCanBeLeftOut(sql: postgres.Sql): Promise<void> {
   const tool = once(sql, "tools.t", async ({ callId }: { callId: string }) => callId.length, {
     scope: ({ callId }) => callId,
