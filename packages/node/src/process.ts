@@ -1,7 +1,6 @@
 /** Processes a message in a transaction of its own. */
 
 import { repeat } from "./backoff.js";
-import { serverError } from "./driver-error.js";
 import type { Effects } from "./effects.js";
 import { idem } from "./idem.js";
 import type { MessageId } from "./message-id.js";
@@ -11,6 +10,7 @@ import type { ClaimOptions } from "./statements/claims.js";
 import { recordAndAllowCommit } from "./statements/effects.js";
 import type { Statement } from "./statements/statement.js";
 import { transactorOf } from "./transactions/index.js";
+import { isRepeatable } from "./transactions/lost.js";
 import type { Beginning, Client, ClientOf, Ending, Isolation, Pool } from "./transactions/pool.js";
 
 /** The message to process, and how its claim is made. */
@@ -22,7 +22,10 @@ export interface ProcessMessage extends ClaimOptions {
 export interface ProcessOptions {
   /** Rolls back when it aborts before COMMIT. The handler must end by itself. */
   readonly signal?: AbortSignal | undefined;
-  /** How often the transaction is repeated after 40001 or 40P01. 0 by default. */
+  /**
+   * How often the transaction is repeated after 40001, 40P01 or the loss of its connection before
+   * COMMIT was sent. 0 by default.
+   */
   readonly retries?: number | undefined;
   /** The default of the role or the database by default. */
   readonly isolation?: Isolation | undefined;
@@ -40,8 +43,6 @@ export type Processed =
 /** Does the work of a message in its transaction, and returns the effects to record. */
 export type Handler<C> = (client: C) => Promise<Effects | undefined> | Promise<void>;
 
-const CONFLICTS: ReadonlySet<string | undefined> = new Set(["40001", "40P01"]);
-
 /**
  * Claims a message, executes the handler, records the effects that the handler returns, and
  * commits, all in one transaction. The handler is not executed for a duplicate. The handler cannot
@@ -55,7 +56,8 @@ const CONFLICTS: ReadonlySet<string | undefined> = new Set(["40001", "40P01"]);
  * });
  * ```
  *
- * An error of the handler rolls back and is thrown as it is. If the reply to COMMIT is missing,
+ * An error of the handler rolls back and is thrown as it is. The error of a statement rolls back
+ * also if the handler has ignored it. If the reply to COMMIT is missing,
  * this function fails with a `CommitUnknownError`.
  *
  * @param pool a `Pool` of node-postgres or the `sql` of postgres.js.
@@ -77,8 +79,7 @@ export async function process<P extends Pool>(
       work(message, claimed, client, handler, options.signal),
     );
   };
-  const isConflict = (error: unknown) => CONFLICTS.has(serverError(error)?.sqlstate);
-  return repeat(attempt, 1 + (options.retries ?? 0), isConflict);
+  return repeat(attempt, 1 + (options.retries ?? 0), isRepeatable);
 }
 
 /** A claim without options is cheaper, because it returns only whether it has succeeded. */

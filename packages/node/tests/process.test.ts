@@ -151,6 +151,7 @@ for (const [name, open] of Object.entries(POOLS)) {
       });
       await assert.rejects(failed, (error) => {
         assert.ok(error instanceof IdemError && !(error instanceof CommitUnknownError));
+        assert.match(error.message, /division by zero/);
         return true;
       });
       assert.equal(await isClaimed("m-4", destination), false);
@@ -294,6 +295,52 @@ for (const [name, open] of Object.entries(POOLS)) {
       assert.equal(attempts, 1);
     });
 
+    test("transaction of its own is repeated only when requested", async () => {
+      let attempts = 0;
+      const conflict = "DO $$ BEGIN RAISE 'no' USING ERRCODE = '40001'; END $$";
+      const run = (failures: number, retries?: number) => {
+        attempts = 0;
+        const work = async (client: unknown) => {
+          attempts += 1;
+          // An error that the work ignores is a conflict too.
+          if (attempts <= failures) await execute(client, conflict).catch(() => undefined);
+          return attempts;
+        };
+        return transactions(pool)(work, { retries });
+      };
+      assert.equal(await run(2, 2), 3);
+      await assert.rejects(run(1), IdemError);
+      assert.equal(attempts, 1);
+    });
+
+    test("transaction is repeated after the loss of its connection", async () => {
+      let attempts = 0;
+      const losing = async (client: unknown) => {
+        attempts += 1;
+        await execute(client, WORK, [destination, "reconnected"]);
+        if (attempts > 1) return;
+        const [row] = await execute(client, "SELECT pg_backend_pid() AS pid");
+        await query("SELECT pg_terminate_backend($1, 20000)", [(row as { pid: number }).pid]);
+        await execute(client, "SELECT 1");
+      };
+      const { outcome } = await process(pool, { id: "r-6", destination }, losing, { retries: 3 });
+      assert.equal(outcome, "processed");
+      assert.equal(await written(destination, "reconnected"), 1);
+      attempts = 0;
+      await transactions(pool)(losing, { retries: 3 });
+      assert.equal(await written(destination, "reconnected"), 2);
+      // The connection of another system.
+      const reset = Object.assign(new Error("reset"), { code: "ECONNRESET" });
+      let made = 0;
+      const other = () => {
+        made += 1;
+        return Promise.reject(reset);
+      };
+      const failed = process(pool, { id: "r-7", destination }, other, { retries: 3 });
+      await assert.rejects(failed, reset);
+      assert.equal(made, 1);
+    });
+
     test("aborted signal rolls back", async () => {
       const controller = new AbortController();
       const { signal } = controller;
@@ -353,7 +400,7 @@ for (const [name, open] of Object.entries(POOLS)) {
       );
       assert.equal(await isClaimed("t-2", destination), false);
       const ignored = run((client) => execute(client, "SELECT 1/0").catch(() => undefined));
-      await assert.rejects(ignored, IdemError);
+      await assert.rejects(ignored, { name: "IdemError", message: /division by zero/ });
       const level = await run((client) => execute(client, "SHOW transaction_isolation"), {
         isolation: "serializable",
       });

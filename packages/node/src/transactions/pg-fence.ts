@@ -6,6 +6,7 @@
  * the transaction of another message.
  */
 
+import { serverError } from "../driver-error.js";
 import { IdemError } from "../errors.js";
 import type { Row } from "../statements/statement.js";
 import type { Fence } from "./pool.js";
@@ -27,11 +28,16 @@ interface PgResult {
 /** Methods that take the connection away from its transaction. */
 const OWNED: ReadonlySet<string | symbol> = new Set(["release", "end"]);
 
+/** The error of each statement after the one that failed. */
+export const FAILED = "25P02";
+
 type Method = (...parameters: unknown[]) => unknown;
 
 /** Sends no statement after the transaction has ended. */
 export class PgFence<C extends PgClient> implements Fence<C> {
   wasUsedLate = false;
+  /** The error after which the transaction failed, if it failed. */
+  failure: unknown;
   #hasEnded = false;
 
   close(): void {
@@ -50,9 +56,19 @@ export class PgFence<C extends PgClient> implements Fence<C> {
     });
   }
 
+  /** Keeps the error, because the work can ignore it. */
+  #observed(result: unknown): unknown {
+    if (result instanceof Promise) {
+      result.catch((error: unknown) => {
+        if (serverError(error)?.sqlstate !== FAILED) this.failure = error;
+      });
+    }
+    return result;
+  }
+
   #checked(query: Method): Method {
     return (...parameters) => {
-      if (!this.#hasEnded) return query(...parameters);
+      if (!this.#hasEnded) return this.#observed(query(...parameters));
       this.wasUsedLate = true;
       const error = new IdemError("the transaction has ended", { retryable: false });
       if (returnsPromise(parameters)) return Promise.reject(error);

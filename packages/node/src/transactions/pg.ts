@@ -3,7 +3,8 @@
 import { commitError, idemError, IdemError } from "../errors.js";
 import type { Parameter, Row, Statement } from "../statements/statement.js";
 import { checkMark, markError, MARK_TRANSACTION } from "./mark.js";
-import { PgFence, type PgClient } from "./pg-fence.js";
+import { markLost } from "./lost.js";
+import { FAILED, PgFence, type PgClient } from "./pg-fence.js";
 import { beginText, type Beginning, type Ending, type Isolation } from "./pool.js";
 import type { Transactor } from "./pool.js";
 
@@ -60,7 +61,11 @@ export class PgTransactor<C extends PgClient> implements Transactor<C> {
 
   /** Executes `work` on a connection. After an error the connection is rolled back, or closed. */
   async #on<T>(work: (client: C, fence: PgFence<C>) => Promise<T>): Promise<T> {
-    const client = await connect(this.#pool).catch(rethrow);
+    const client = await connect(this.#pool).catch((error: unknown) => {
+      const failed = idemError(error);
+      if (failed.retryable) markLost(failed);
+      throw failed;
+    });
     const fence = new PgFence<C>();
     let broken = false;
     try {
@@ -71,7 +76,9 @@ export class PgTransactor<C extends PgClient> implements Transactor<C> {
         () => false,
         () => true,
       );
-      throw error;
+      const failed = withFailure(error, fence.failure);
+      if (broken) markLost(failed);
+      throw failed;
     } finally {
       client.off("error", ignore);
       client.release(broken);
@@ -119,8 +126,17 @@ async function commit(client: PgClient, last: Statement<unknown>): Promise<Row[]
   const results = Array.isArray(replies) ? replies : [replies];
   if (results.at(-1)?.command === "COMMIT") return results[0]?.rows ?? [];
   throw new IdemError("the transaction was rolled back, because one of its statements failed", {
-    sqlstate: "25P02",
+    sqlstate: FAILED,
   });
+}
+
+/** Names the statement that failed, whose error the work has ignored. */
+function withFailure(error: unknown, cause: unknown): unknown {
+  if (!(error instanceof IdemError) || error.sqlstate !== FAILED || !(cause instanceof Error)) {
+    return error;
+  }
+  const text = `the transaction was rolled back, because a statement failed: ${cause.message}`;
+  return new IdemError(text, { sqlstate: FAILED, retryable: idemError(cause).retryable, cause });
 }
 
 async function rollback(client: PgClient): Promise<void> {

@@ -4,6 +4,7 @@ import { serverError } from "../driver-error.js";
 import { commitError, idemError, IdemError } from "../errors.js";
 import { PREPARED } from "../executors/postgres.js";
 import type { Row, Statement } from "../statements/statement.js";
+import { markLost } from "./lost.js";
 import { checkMark, markError, MARK_TRANSACTION } from "./mark.js";
 import type { Beginning, Ending, Isolation, Transactor } from "./pool.js";
 import { allOf, PostgresFence, type PostgresClient } from "./postgres-fence.js";
@@ -112,11 +113,17 @@ async function worked<T>(
 /** Returns the result of a transaction that has failed with this error. */
 function endingOf<T>({ ending, failure }: Progress<T>, error: unknown): T | Promise<T> {
   if (failure !== undefined) {
+    if (serverError(error)?.severity === "ERROR") throw error;
     // The error of a ROLLBACK on a lost connection is less useful than that of the work.
-    throw serverError(error)?.severity === "ERROR" ? error : failure.error;
+    if (error !== failure.error) markLost(failure.error);
+    throw failure.error;
   }
   // The connection was lost before COMMIT, or the last statement has failed.
-  if (ending === undefined || error instanceof IdemError) throw idemError(error);
+  if (ending === undefined || error instanceof IdemError) {
+    const failed = idemError(error);
+    if (ending === undefined && failed.retryable) markLost(failed);
+    throw failed;
+  }
   if (!ending.commit) return ending.value;
   // COMMIT has failed, or an earlier statement whose error the callback has ignored.
   throw commitError(error);
