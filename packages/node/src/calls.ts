@@ -32,8 +32,9 @@ export interface UnknownCall extends CallContext {
  *
  * - `repeat`: make the call again with the same key.
  * - `fail`: make no call, and fail with a `CallFailedError` whose failure is `unknown`.
- * - a function: query the external system. `{ found }` is recorded as the result. With null the
- *   call is made. After any error of the function the result is still not known.
+ * - a function: query the external system. `{ found }` is recorded as the result, and `CallRefused`
+ *   as a rejection. With null the call is made. After any other error of the function the result is
+ *   still not known.
  */
 export type OnUnknown<T> = "repeat" | "fail" | ((call: UnknownCall) => Promise<Found<T> | null>);
 
@@ -144,9 +145,12 @@ export class ExternalCalls<C extends Client> {
     return found === null ? null : { found: await this.#finish(step, found.found) };
   }
 
-  /** Queries the external system. An error of the query does not show the result of the call. */
+  /**
+   * Queries the external system. `CallRefused` is the result of the call. Any other error does not
+   * show the result.
+   */
   async #query<T>(
-    { step }: Step,
+    step: Step,
     begun: BegunCall,
     onUnknown: (call: UnknownCall) => Promise<Found<T> | null>,
   ): Promise<Found<T> | null> {
@@ -155,7 +159,8 @@ export class ExternalCalls<C extends Client> {
       if (!isFound(found)) throw new TypeError("onUnknown returned neither { found } nor null");
       return found;
     } catch (error) {
-      throw failed(step, "uncertain", error);
+      if (error instanceof CallRefused) throw await this.#fail(step, error);
+      throw failed(step.step, "uncertain", error);
     }
   }
 

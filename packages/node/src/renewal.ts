@@ -18,6 +18,8 @@ export class Renewal {
   readonly #options: RenewalOptions;
   readonly #lost = new AbortController();
   #endsAtMs: number;
+  /** The error of the last attempt to extend the lease, if it failed. */
+  #failure: unknown;
   #timer: NodeJS.Timeout | undefined;
   /** The number of stops. A renewal that began before the last one has no effect. */
   #stops = 0;
@@ -28,7 +30,10 @@ export class Renewal {
     this.#schedule();
   }
 
-  /** Aborts when the lease is lost or may be lost. The reason is a `LeaseLostError`. */
+  /**
+   * Aborts when the lease is lost or may be lost. The reason is a `LeaseLostError`, whose cause is
+   * the last error of the renewal.
+   */
   get signal(): AbortSignal {
     return this.#lost.signal;
   }
@@ -40,7 +45,7 @@ export class Renewal {
   throwIfLost(): void {
     if (!this.signal.aborted && performance.now() >= this.#endsAtMs) {
       this.stop();
-      this.#lost.abort(expired());
+      this.#lost.abort(expired(this.#failure));
     }
     this.signal.throwIfAborted();
   }
@@ -80,9 +85,13 @@ export class Renewal {
       const result = await this.beforeTheEnd(this.#options.extend());
       if (result === undefined) {
         this.#endsAtMs = askedAtMs + this.#options.leaseMs;
+        this.#failure = undefined;
         return undefined;
       }
       if (result instanceof LeaseLostError) return result;
+      this.#failure = result;
+      // An attempt that fails at once is faster than the timer of the end.
+      if (performance.now() >= this.#endsAtMs) return expired(result);
       await pause(pauseMs);
     }
     return undefined;
@@ -93,7 +102,7 @@ export class Renewal {
     let timer: NodeJS.Timeout | undefined;
     const end = new Promise<LeaseLostError>((resolve) => {
       const expire = () => {
-        resolve(expired());
+        resolve(expired(this.#failure));
       };
       timer = setTimeout(expire, Math.max(0, this.#endsAtMs - performance.now()));
       timer.unref();
@@ -110,8 +119,8 @@ export class Renewal {
   }
 }
 
-function expired(): LeaseLostError {
-  return new LeaseLostError("the lease ended before it was renewed", { retryable: true });
+function expired(cause: unknown): LeaseLostError {
+  return new LeaseLostError("the lease ended before it was renewed", { retryable: true, cause });
 }
 
 /** Does not keep the process alive, as the timer of the next renewal. */

@@ -5,6 +5,8 @@ import { randomUUID } from "node:crypto";
 import { once } from "node:events";
 import { describe, test } from "node:test";
 
+import type pg from "pg";
+
 import { idem, lease, LeaseLostError, transactions } from "../src/index.js";
 import type { Pool } from "../src/index.js";
 import { asExecutor, execute, POOLS } from "./pools.js";
@@ -87,6 +89,25 @@ for (const [name, open] of Object.entries(POOLS)) {
       assert.ok(held.signal.reason instanceof LeaseLostError);
       assert.equal(await isClaimed("m-3", destination), true);
       await single.close();
+    });
+
+    test("lease whose renewal fails until its end keeps the cause", async (t) => {
+      const proxy = await startProxy();
+      const through = open(proxy.settings);
+      t.after(() => through.close());
+      // node-postgres reports the loss of an idle connection.
+      (through.pool as Partial<pg.Pool>).on?.("error", () => undefined);
+      const held = await acquired(through.pool, "m-21", destination, 600);
+      const aborted = once(held.signal, "abort");
+      await proxy.close();
+      // The timers of a renewal do not keep the process alive.
+      const alive = setInterval(() => undefined, 1000);
+      await aborted;
+      clearInterval(alive);
+      const reason: unknown = held.signal.reason;
+      assert.ok(reason instanceof LeaseLostError);
+      assert.match(String(reason.cause), /IdemError: .*(ECONNREFUSED|Connection|connection)/);
+      await held.dispose();
     });
 
     test("killed holder loses its lease", async () => {

@@ -139,13 +139,26 @@ for (const [name, open] of Object.entries(POOLS)) {
     test("query that fails leaves the call unknown", async () => {
       await killedDuringCall("m-6");
       const held = await acquired(pool, "m-6", destination);
-      // Also an error of a call says nothing about the call if the query throws it.
-      const causes = [new Error("no reply"), new CallRefused("403"), new CallNotDone("not sent")];
-      for (const cause of causes) {
+      // The query cannot know that another process does not make the call now.
+      for (const cause of [new Error("no reply"), new CallNotDone("not sent")]) {
         const onUnknown: OnUnknown<string> = () => Promise.reject(cause);
         const failed = held.once("charge", request, notCalled, { onUnknown });
         await assert.rejects(failed, { name: "CallFailedError", failure: "uncertain", cause });
         assert.deepEqual(await stateOf("m-6", destination), ["unknown", null]);
+      }
+    });
+
+    test("query that finds a rejection records it", async () => {
+      await killedDuringCall("m-21");
+      const held = await acquired(pool, "m-21", destination);
+      const cause = new CallRefused("declined");
+      const onUnknown: OnUnknown<string> = () => Promise.reject(cause);
+      for (const found of [onUnknown, notCalled]) {
+        const failed = held.once("charge", request, notCalled, { onUnknown: found });
+        await assert.rejects(failed, {
+          failure: "refused",
+          message: 'step "charge" is never made again: declined',
+        });
       }
     });
 
