@@ -7,6 +7,7 @@ import { IdemError, LeaseLostError, NOT_HELD, storable } from "./errors.js";
 import { idem, type Idem } from "./idem.js";
 import type { BegunCall, Step } from "./journal.js";
 import { textOfJson, type Jsonify } from "./json.js";
+import { checkOptions } from "./options.js";
 import type { LeaseToken } from "./outcomes.js";
 import type { Renewal } from "./renewal.js";
 import type { Client, Transactor } from "./transactions/pool.js";
@@ -73,6 +74,7 @@ export class ExternalCalls<C extends Client> {
     options: OnceOptions<T>,
   ): Promise<Jsonify<T>> {
     throwIfGenerator(call);
+    checkOptions("once", options, "onUnknown");
     this.#renewal.throwIfLost();
     if (this.#inProgress.has(name)) throw inProgress(name);
     this.#inProgress.add(name);

@@ -51,7 +51,10 @@ function isList(effects: Effects): effects is readonly Effect[] {
 }
 
 /** `JSON.stringify` leaves out the members that are undefined. */
-function members(effect: Effect): Record<string, unknown> {
+function members(effect: unknown): Record<string, unknown> {
+  if (!isEffect(effect)) {
+    throw new TypeError(`an effect is an object with topic and payload, not ${String(effect)}`);
+  }
   const { payload } = effect;
   if (!isBytes(payload)) textOfJson(payload);
   return {
@@ -64,6 +67,10 @@ function members(effect: Effect): Record<string, unknown> {
     content_type: effect.contentType,
     deliver_after: effect.deliverAfter?.toISOString(),
   };
+}
+
+function isEffect(effect: unknown): effect is Effect {
+  return typeof effect === "object" && effect !== null && "topic" in effect;
 }
 
 function base64(bytes: Uint8Array): string {

@@ -9,6 +9,7 @@ import { Journal } from "./journal.js";
 import type { Letter, RejectedLetter } from "./letter.js";
 import { textOfId, type MessageId } from "./message-id.js";
 import type { ClaimOutcome, LeaseOutcome, LeaseToken } from "./outcomes.js";
+import { checkOptions } from "./options.js";
 import { bytesOf, Content, isBytes } from "./payload.js";
 import { runOn, type Run } from "./run.js";
 import { claim, type ClaimOptions } from "./statements/claims.js";
@@ -52,6 +53,7 @@ export class Idem {
     destination: string,
     options: ClaimOptions = {},
   ): Promise<ClaimOutcome> {
+    checkOptions("claim", options, "wait", "fingerprint", "sentAt");
     return this.#run(claim(id, destination, options));
   }
 
@@ -106,6 +108,7 @@ export class Idem {
     destination: string,
     options: LeaseOptions = {},
   ): Promise<LeaseOutcome> {
+    checkOptions("acquire", options, "leaseMs");
     const call = FunctionCall.of("idem_acquire", id, destination);
     call.option("lease", "milliseconds", options.leaseMs);
     return this.#run(call.row(LEASE, (row) => leaseOutcome(id, destination, row)));
@@ -113,6 +116,7 @@ export class Idem {
 
   /** Extends a lease: it ends `leaseMs` from now. */
   async extend(lease: LeaseToken, options: LeaseOptions = {}): Promise<void> {
+    checkOptions("extend", options, "leaseMs");
     const call = FunctionCall.ofLease("idem_extend", lease);
     call.option("lease", "milliseconds", options.leaseMs);
     await this.#run(call.value(nothing), leaseError);

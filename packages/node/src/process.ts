@@ -4,6 +4,7 @@ import { repeat } from "./backoff.js";
 import type { Effects } from "./effects.js";
 import { idem } from "./idem.js";
 import type { MessageId } from "./message-id.js";
+import { checkOptions } from "./options.js";
 import type { ClaimOutcome } from "./outcomes.js";
 import { claimAndForbidCommit, tryClaimAndForbidCommit } from "./statements/claims.js";
 import type { ClaimOptions } from "./statements/claims.js";
@@ -68,6 +69,9 @@ export async function process<P extends Pool>(
   handler: Handler<ClientOf<P>>,
   options: ProcessOptions = {},
 ): Promise<Processed> {
+  const members = ["id", "destination", "wait", "fingerprint", "sentAt"] as const;
+  checkOptions("the message of process", message, ...members);
+  checkOptions("process", options, "signal", "retries", "isolation");
   const transactor = transactorOf(pool);
   const beginning: Beginning<ClaimOutcome | boolean> = {
     first: claimStatement(message),

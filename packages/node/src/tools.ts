@@ -9,6 +9,7 @@ import { textOfJson, type Jsonify } from "./json.js";
 import { lease, type Lease } from "./lease.js";
 import { isScope, scopedId, type MessageId } from "./message-id.js";
 import { mismatch, ToolBusyError, ToolFailedError } from "./tool-errors.js";
+import { checkOptions } from "./options.js";
 import { transactions } from "./transactions/index.js";
 import type { Client, Pool } from "./transactions/pool.js";
 
@@ -83,6 +84,7 @@ export function once<A, C, R>(
   options: ToolOptions<A, C, R>,
 ): OnceTool<A, C, R> {
   throwIfGenerator(tool);
+  checkOptions("once", options, "scope", "id", "onUnknown", "request", "leaseMs");
   const { leaseMs, onUnknown, request = (args: A) => args } = options;
   return async (args, ...rest) => {
     // Without a context its type is unknown, which undefined is too.

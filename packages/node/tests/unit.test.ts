@@ -10,7 +10,8 @@ import { test } from "node:test";
 import pg from "pg";
 
 import {
-  idem, IdemError, LeaseLostError, process, toolCallKey, transactions, type Executor, type Pool,
+  idem, IdemError, lease, LeaseLostError, once, process, toolCallKey, transactions, type Effect,
+  type Executor, type Pool,
 } from "../src/index.js";
 import { storable } from "../src/errors.js";
 import { Renewal } from "../src/renewal.js";
@@ -55,6 +56,35 @@ test("payload without JSON is an error", async () => {
   await assert.rejects(idem(executor).record("m", "d", effect), TypeError);
   for (const payload of [new Map(), { at: new Date(NaN) }, [NaN], new Error("e")]) {
     await assert.rejects(idem(executor).send({ topic: "t", payload }), TypeError);
+  }
+  assert.equal(sent.length, 0);
+});
+
+test("value that is no effect is an error that names Effect", async () => {
+  const { executor, sent } = fake("id");
+  for (const wrong of [42, "t", null, [[]], [undefined]] as unknown as Effect[]) {
+    const failed = idem(executor).record("m", "d", wrong);
+    await assert.rejects(failed, { name: "TypeError", message: /^an effect is an object/ });
+  }
+  assert.equal(sent.length, 0);
+});
+
+test("unknown option is an error", async () => {
+  const { executor, sent } = fake(true);
+  const wrong = { id: "m", destination: "d", leasems: 1 };
+  const pool = poolOf({});
+  const none = () => Promise.resolve();
+  const options = { id: () => "1", scope: () => null, onUnknown: "fail", leaseMS: 1 } as const;
+  for (const call of [
+    () => lease(pool, wrong),
+    () => process(pool, wrong, none),
+    () => process(pool, { id: "m", destination: "d" }, none, wrong as object),
+    () => transactions(pool)(none, wrong as object),
+    () => idem(executor).claim("m", "d", wrong as object),
+    () => idem(executor).acquire("m", "d", { lease: 1 } as object),
+    () => Promise.resolve().then(() => once(pool, "d", none, options)),
+  ]) {
+    await assert.rejects(call, { name: "TypeError", message: /has no option/ });
   }
   assert.equal(sent.length, 0);
 });

@@ -5,6 +5,7 @@ import { member, hasMethods } from "../executors/execute.js";
 import type { PgClient } from "./pg-fence.js";
 import { PgTransactor, type PgPool } from "./pg.js";
 import { PostgresTransactor, type PostgresBegin, type PostgresClient } from "./postgres.js";
+import { checkOptions } from "../options.js";
 import { isRepeatable } from "./lost.js";
 import type { ClientOf, Isolation, Pool, Transactor } from "./pool.js";
 
@@ -34,8 +35,11 @@ export type Transactions<C> = <T>(
  */
 export function transactions<P extends Pool>(pool: P): Transactions<ClientOf<P>> {
   const transactor = transactorOf(pool);
-  return (work, options = {}) =>
-    repeat(() => transactor.run(work, options.isolation), 1 + (options.retries ?? 0), isRepeatable);
+  return async (work, options = {}) => {
+    checkOptions("transactions", options, "isolation", "retries");
+    const run = () => transactor.run(work, options.isolation);
+    return repeat(run, 1 + (options.retries ?? 0), isRepeatable);
+  };
 }
 
 /** Returns what begins and ends the transactions of a pool. Throws a TypeError for no pool. */
