@@ -2,7 +2,7 @@
 
 import { RECORDED_EFFECT, textOfEffects } from "./effects.js";
 import type { Effects, OutgoingMessage, RecordedEffect } from "./effects.js";
-import { leaseError } from "./errors.js";
+import { leaseError, storable } from "./errors.js";
 import { executeOn, type Executor } from "./executors/index.js";
 import { Inbox } from "./inbox.js";
 import { Journal } from "./journal.js";
@@ -131,14 +131,15 @@ export class Idem {
   /** Releases a lease. Returns the milliseconds until the next attempt, null if there is none. */
   async release(lease: LeaseToken, options: ReleaseOptions = {}): Promise<number | null> {
     const call = FunctionCall.ofLease("idem_release", lease);
-    call.option("error", "text", options.error).option("final", "boolean", options.final);
+    const error = options.error === undefined ? undefined : storable(options.error);
+    call.option("error", "text", error).option("final", "boolean", options.final);
     return this.#run(call.value((sql) => nullable(milliseconds(sql))), leaseError);
   }
 
   /** Stores a leased message of a broker as a dead letter. */
   async bury(lease: LeaseToken, letter: Letter): Promise<void> {
     const call = FunctionCall.ofLease("idem_bury", lease).bytes(bytesOf(letter.payload));
-    await this.#run(call.text(letter.error).content(letter).value(nothing), leaseError);
+    await this.#run(call.text(storable(letter.error)).content(letter).value(nothing), leaseError);
   }
 
   /**
@@ -151,7 +152,7 @@ export class Idem {
     letter: RejectedLetter,
   ): Promise<boolean> {
     const call = new FunctionCall("idem_reject").idOrNull(id).text(destination);
-    call.bytes(bytesOf(letter.payload)).text(letter.error).content(letter);
+    call.bytes(bytesOf(letter.payload)).text(storable(letter.error)).content(letter);
     return this.#run(call.option("source", "text", letter.source).value(boolean));
   }
 

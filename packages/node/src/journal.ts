@@ -1,4 +1,4 @@
-import { idemError, leaseError } from "./errors.js";
+import { idemError, leaseError, storable } from "./errors.js";
 import type { MessageId } from "./message-id.js";
 import type { Run } from "./run.js";
 import {
@@ -87,7 +87,7 @@ export class Journal {
    * After `retryable: false` the call is never made again.
    */
   async failCall(step: Step, error: string, options: FailCallOptions): Promise<void> {
-    const call = ofStep("idem_fail_call", step).text(error);
+    const call = ofStep("idem_fail_call", step).text(storable(error));
     await this.#run(call.option("retryable", "boolean", options.retryable).value(nothing));
   }
 

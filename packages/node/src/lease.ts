@@ -4,7 +4,7 @@ import { retry } from "./backoff.js";
 import { ExternalCalls, type CallContext, type OnceOptions } from "./calls.js";
 import { asyncDispose } from "./dispose.js";
 import type { Effects } from "./effects.js";
-import { CommitUnknownError, IdemError, leaseError, LeaseLostError, storable } from "./errors.js";
+import { CommitUnknownError, IdemError, leaseError, LeaseLostError } from "./errors.js";
 import { executeOn } from "./executors/index.js";
 import { idem, type Idem } from "./idem.js";
 import type { Jsonify } from "./json.js";
@@ -170,15 +170,13 @@ export class Lease<C extends Client> implements Held, Disposable {
    */
   release(options: ReleaseOptions = {}): Promise<number | null> {
     this.#renewal.stop();
-    const error = options.error === undefined ? undefined : storable(options.error);
-    return this.#end(() => this.#run((on) => on.release(this, { ...options, error })));
+    return this.#end(() => this.#run((on) => on.release(this, options)));
   }
 
   /** Stores the message as a dead letter. */
   bury(letter: Letter): Promise<void> {
     this.#renewal.stop();
-    const stored = { ...letter, error: storable(letter.error) };
-    return this.#settle(() => this.#run((on) => on.bury(this, stored)));
+    return this.#settle(() => this.#run((on) => on.bury(this, letter)));
   }
 
   /**

@@ -11,7 +11,7 @@ export interface ClaimOptions {
   readonly wait?: boolean | undefined;
   /** 1 to 64 bytes, for example a hash of the payload. */
   readonly fingerprint?: Uint8Array | undefined;
-  /** When the message was sent. */
+  /** When the message was sent. `new Date` reads a text without an offset in local time. */
   readonly sentAt?: Date | undefined;
 }
 

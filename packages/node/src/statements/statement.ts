@@ -137,6 +137,9 @@ export class FunctionCall {
     if (typeof value === "string" && /\p{Surrogate}/u.test(value)) {
       throw new RangeError(`${JSON.stringify(value)} has half of a surrogate pair`);
     }
+    if (typeof value === "string" && value.includes("\0")) {
+      throw new RangeError(`${JSON.stringify(value)} has a zero byte, which PostgreSQL cannot store`);
+    }
     this.#values.push(value);
     const parameter = `$${String(this.#values.length)}`;
     // postgres.js encodes a value for a parameter of type jsonb, and asks the server for the types.

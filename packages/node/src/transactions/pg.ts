@@ -152,11 +152,7 @@ function withLiterals(statement: Statement<unknown>, client: PgClient): string {
 
 function literal(value: Parameter, client: PgClient): string {
   if (value === null) return "NULL";
-  if (typeof value === "string") {
-    // The server reads a statement only up to a zero byte.
-    if (value.includes("\0")) throw new RangeError("a text must not contain a zero byte");
-    return client.escapeLiteral(value);
-  }
+  if (typeof value === "string") return client.escapeLiteral(value);
   return client.escapeLiteral(`\\x${Buffer.from(value).toString("hex")}`);
 }
 
