@@ -202,7 +202,8 @@ for (const [name, open] of Object.entries(POOLS)) {
       // An attempt that ends between the record and the completion.
       const held = await lease(pool, { id: "all:1", destination });
       assert.ok(held.outcome === "acquired");
-      await held.once("tool", { order: "o" }, () => Promise.resolve("done"), OPTIONS);
+      const { onUnknown } = OPTIONS;
+      await held.once("tool", { order: "o" }, () => Promise.resolve("done"), { onUnknown });
       await held.release({ error: "killed" });
       for (let n = 0; n < 2; n += 1) {
         assert.equal(await call({ order: "o" }, { callId: "1" }), "done");

@@ -138,7 +138,7 @@ export class FunctionCall {
       throw new RangeError(`${JSON.stringify(value)} has half of a surrogate pair`);
     }
     if (typeof value === "string" && value.includes("\0")) {
-      throw new RangeError(`${JSON.stringify(value)} has a zero byte, which PostgreSQL cannot store`);
+      throw new RangeError(`${JSON.stringify(value)} has a zero byte, which cannot be stored`);
     }
     this.#values.push(value);
     const parameter = `$${String(this.#values.length)}`;
