@@ -175,8 +175,8 @@ impl Calls {
         };
         match recorded.await {
             Ok(response) => Ok(response),
-            // The call was made, and no attempt could record this response.
-            Err(error) if error.kind() == ErrorKind::Invalid => {
+            // The call was made, and every attempt to record this response would fail.
+            Err(error) if !error.is_retryable() && error.kind() != ErrorKind::NotClaimed => {
                 let text = format!(
                     "the call was made, and its result cannot be stored: {}",
                     causes(&error)

@@ -24,16 +24,25 @@ fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Creates a database with settings that change the texts of times and intervals. A package must not
-/// read these texts.
-async fn with_other_settings(name: &str) -> Result<Database> {
+/// Settings that change the texts of times and intervals. A package must not read these texts.
+const OTHER_TEXTS: [&str; 3] = [
+    "intervalstyle = 'iso_8601'",
+    "datestyle = 'SQL, DMY'",
+    "timezone = 'Asia/Kolkata'",
+];
+
+/// Settings of the transactions and of the path, in a database that has a schema `other`.
+const OTHER_TRANSACTIONS: [&str; 2] = [
+    "default_transaction_isolation = 'repeatable read'",
+    "search_path = other, public",
+];
+
+/// Creates a database with settings.
+async fn with_settings(name: &str, settings: &[&str]) -> Result<Database> {
     let db = Database::with_idem(name).await?;
     let session = db.connect().await?;
-    for setting in [
-        "intervalstyle = 'iso_8601'",
-        "datestyle = 'SQL, DMY'",
-        "timezone = 'Asia/Kolkata'",
-    ] {
+    session.run("CREATE SCHEMA other").await?;
+    for setting in settings {
         session
             .run(&format!("ALTER DATABASE {} SET {setting}", db.name()))
             .await?;

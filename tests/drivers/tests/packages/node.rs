@@ -9,7 +9,7 @@ use idem_drivers::install;
 use idem_testkit::Database;
 use rdkafka::mocking::MockCluster;
 
-use crate::{environment_of_control, run, with_other_settings};
+use crate::{OTHER_TEXTS, environment_of_control, run, with_settings};
 
 fn on(db: &Database, mut command: Command) -> Command {
     db.cluster().set_server_of(&mut command);
@@ -40,7 +40,7 @@ async fn tests_with_the_large_orms_of_node_pass() -> Result<()> {
 #[tokio::test]
 #[ignore = "runs with: cargo xtask test packages"]
 async fn tests_of_the_node_package_pass_with_old_versions() -> Result<()> {
-    let db = with_other_settings("packages_node_versions").await?;
+    let db = with_settings("packages_node_versions", &OTHER_TEXTS).await?;
     let mut node = on(&db, install::node_package_versions()?);
     node.env("IDEM_CASES", workspace_root().join("tests/spec/cases"));
     run(node.arg("scripts/test-versions.mjs"))

@@ -9,7 +9,7 @@ use idem_cluster::workspace_root;
 use idem_drivers::install;
 use idem_testkit::Database;
 
-use crate::{environment_of_control, run, with_other_settings};
+use crate::{OTHER_TEXTS, OTHER_TRANSACTIONS, environment_of_control, run, with_settings};
 
 /// Returns the command that runs a module of Python in the folder of the package.
 fn module(name: &str) -> Result<Command> {
@@ -32,11 +32,13 @@ async fn tests_of_the_python_package_pass() -> Result<()> {
     run(pytest.args(["--quiet", "--color=no"]))
 }
 
-/// The same tests with settings that change the texts of times and intervals.
+/// The same tests with other settings of the session. The package sets the isolation level that a
+/// function needs, where the transaction is its own.
 #[tokio::test]
 #[ignore = "runs with: cargo xtask test packages"]
 async fn tests_of_the_python_package_pass_with_other_settings() -> Result<()> {
-    let db = with_other_settings("packages_python_settings").await?;
+    let settings = [&OTHER_TEXTS[..], &OTHER_TRANSACTIONS].concat();
+    let db = with_settings("packages_python_settings", &settings).await?;
     let mut pytest = on(&db, module("pytest")?);
     run(pytest.args(["--quiet", "--color=no"]))
 }
