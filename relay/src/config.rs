@@ -118,25 +118,25 @@ impl Default for Publish {
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Http {
-    /// The addresses of one host. The server binds the first one that can be bound.
-    #[serde(deserialize_with = "addresses")]
-    pub listen: Vec<SocketAddr>,
+    #[serde(deserialize_with = "address")]
+    pub listen: SocketAddr,
 }
 
 impl Default for Http {
     fn default() -> Self {
         Self {
-            listen: vec![SocketAddr::from(([127, 0, 0, 1], 9187))],
+            listen: SocketAddr::from(([127, 0, 0, 1], 9187)),
         }
     }
 }
 
-fn addresses<'de, D: Deserializer<'de>>(setting: D) -> Result<Vec<SocketAddr>, D::Error> {
-    let found = String::deserialize(setting)?.to_socket_addrs();
-    found.map(Iterator::collect).map_err(|_| {
+/// Reads an address. A name such as `localhost` can have several addresses, so it would not tell
+/// where the server is.
+fn address<'de, D: Deserializer<'de>>(setting: D) -> Result<SocketAddr, D::Error> {
+    let address = String::deserialize(setting)?.parse();
+    address.map_err(|_| {
         D::Error::custom(
-            "write a host and a port, such as 127.0.0.1:9187, localhost:9187 or [::]:9187; the \
-             name of a host must have an address",
+            "write an IP address and a port, such as 127.0.0.1:9187 (for localhost) or [::]:9187",
         )
     })
 }
@@ -309,7 +309,7 @@ mod tests {
         assert_eq!(config.publish.lease, Duration::from_secs(60));
         assert_eq!(config.publish.batch, 500);
         assert_eq!(config.database.connections, 4);
-        assert!(config.http.listen[0].ip().is_loopback());
+        assert!(config.http.listen.ip().is_loopback());
     }
 
     #[test]
@@ -396,7 +396,7 @@ mod tests {
             ("publish.in-flight", in_flight.to_string()),
             ("publish.lease", format!("{lease:?}")),
             ("publish.max-attempts", max_attempts.to_string()),
-            ("http.listen", config.http.listen[0].to_string()),
+            ("http.listen", config.http.listen.to_string()),
         ] {
             let row = guide
                 .lines()
@@ -428,14 +428,13 @@ mod tests {
     }
 
     #[test]
-    fn listen_is_a_host_and_a_port() {
+    fn listen_is_an_address_and_a_port() {
         let listen = |address| read(FILE, &["--listen", address]);
-        let local = listen("localhost:9187").unwrap().http.listen;
-        assert!(local.iter().all(|address| address.ip().is_loopback()));
-        assert!(!local.is_empty());
-        for wrong in ["9187", "localhost", ":9187:"] {
+        let any = listen("[::]:9187").unwrap().http.listen;
+        assert!(any.ip().is_unspecified());
+        for wrong in ["9187", "localhost:9187", ":9187"] {
             let error = format!("{:#}", listen(wrong).unwrap_err());
-            assert!(error.contains("localhost:9187"), "{wrong}: {error}");
+            assert!(error.contains("such as 127.0.0.1:9187"), "{wrong}: {error}");
         }
     }
 

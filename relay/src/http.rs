@@ -36,14 +36,12 @@ pub struct Server {
 impl Server {
     /// Binds the address, so that a second relay on the same machine fails before it starts.
     pub async fn bind(
-        addresses: &[SocketAddr],
+        address: SocketAddr,
         status: watch::Receiver<RelayStatus>,
         metrics: PrometheusHandle,
     ) -> Result<Self> {
-        let listener = TcpListener::bind(addresses).await.with_context(|| {
-            let addresses: Vec<_> = addresses.iter().map(SocketAddr::to_string).collect();
-            let addresses = addresses.join(" or ");
-            format!("cannot bind {addresses} for health and metrics: use another --listen address")
+        let listener = TcpListener::bind(address).await.with_context(|| {
+            format!("cannot bind {address} for health and metrics: use another --listen address")
         })?;
         tracing::info!(address = %listener.local_addr()?, "serving /livez, /readyz and /metrics");
         let service = Router::new()

@@ -68,7 +68,7 @@ async fn run(arguments: &Arguments) -> Result<(), Failure> {
         .max_held_bytes(config.publish.max_held_bytes);
     // A port that is in use may be free later, so this is not an error in the settings. All other
     // I/O errors here are errors in the settings.
-    let bound = Server::bind(&config.http.listen, relay.status(), metrics.clone()).await;
+    let bound = Server::bind(config.http.listen, relay.status(), metrics.clone()).await;
     let http = bound.map_err(|error| match error.downcast_ref::<io::Error>() {
         Some(cause) if cause.kind() != io::ErrorKind::AddrInUse => Failure::settings(error),
         _ => error.into(),

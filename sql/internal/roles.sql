@@ -69,7 +69,7 @@ AS $$
     -- idem_maintain runs with the privileges of its caller, because only such a procedure can
     -- commit.
     SELECT 'EXECUTE', 'FUNCTION idem.' || f.behind
-      FROM unnest(ARRAY['maintenance_steps()', 'maintain_step(text)',
+      FROM unnest(ARRAY['check_preloaded()', 'maintenance_steps()', 'maintain_step(text)',
                         'wait_at_fence(text)']) f (behind)
      WHERE privileges_of_kind.kind = 'admin'
 $$;

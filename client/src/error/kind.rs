@@ -8,8 +8,8 @@ use tokio_postgres::error::{DbError, Severity, SqlState};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// An argument or a payload is invalid. Every attempt at the same message fails with this
-    /// error.
+    /// An argument or a payload is invalid, or larger than a limit (54000). Every attempt at the
+    /// same message fails with this error, unless an administrator changes the limit.
     Invalid,
     /// The transaction lost a conflict with another transaction (40001, 40P01, 55P03). Run the
     /// transaction again.

@@ -5,6 +5,7 @@
 //! claims and the effects of the savepoint are gone. A claim that is not in the list is looked up.
 
 use crate::identity::Identity;
+use crate::ring::ring_table;
 use crate::transaction_end::{Watcher, watch_transactions};
 use idem_core::Key;
 use pgrx::pg_sys;
@@ -15,6 +16,8 @@ use std::cell::{Cell, RefCell};
 const MOST: usize = 256;
 
 struct OwnClaim {
+    /// The table of the rings: another one after the extension was created again.
+    ring: pg_sys::Oid,
     key: Key,
     is_text: bool,
     destination: i32,
@@ -24,8 +27,9 @@ struct OwnClaim {
 }
 
 impl OwnClaim {
-    fn is_of(&self, identity: &Identity) -> bool {
-        self.key == identity.id.key
+    fn is_of(&self, ring: pg_sys::Oid, identity: &Identity) -> bool {
+        self.ring == ring
+            && self.key == identity.id.key
             && self.is_text == identity.id.text.is_some()
             && self.destination == identity.destination.id
     }
@@ -39,12 +43,15 @@ thread_local! {
 /// Adds a claim that this transaction has just made, and that has no effects.
 pub fn add(identity: &Identity, claimed_at: pg_sys::TimestampTz) {
     watch();
+    let Ok(ring) = ring_table() else {
+        return;
+    };
     CLAIMS.with_borrow_mut(|claims| {
-        if claims.capacity() == 0 {
-            claims.reserve_exact(MOST);
-        }
-        if claims.len() < MOST {
+        // Without memory the list lacks the claim.
+        let has_room = claims.capacity() > 0 || claims.try_reserve_exact(MOST).is_ok();
+        if has_room && claims.len() < MOST {
             claims.push(OwnClaim {
+                ring,
                 key: identity.id.key,
                 is_text: identity.id.text.is_some(),
                 destination: identity.destination.id,
@@ -71,9 +78,10 @@ pub fn set_next_ordinal(identity: &Identity, next: i32) {
 }
 
 fn with<T>(identity: &Identity, read: impl FnOnce(&mut OwnClaim) -> T) -> Option<T> {
+    let ring = ring_table().ok()?;
     CLAIMS.with_borrow_mut(|claims| {
         let mut claims = claims.iter_mut().rev();
-        claims.find(|claim| claim.is_of(identity)).map(read)
+        claims.find(|claim| claim.is_of(ring, identity)).map(read)
     })
 }
 
@@ -83,10 +91,11 @@ fn clear() {
 
 fn watch() {
     watch_transactions(Watcher::Claims, |_| clear());
-    if !IS_WATCHING.replace(true) {
-        // SAFETY: this is called once in each backend; the callback lives as long as the library,
+    if !IS_WATCHING.get() {
+        // SAFETY: this succeeds once in each backend; the callback lives as long as the library,
         // which is never unloaded.
         unsafe { pg_sys::RegisterSubXactCallback(Some(on_savepoint), std::ptr::null_mut()) };
+        IS_WATCHING.set(true);
     }
 }
 

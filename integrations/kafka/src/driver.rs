@@ -75,6 +75,9 @@ struct State {
     receipts: usize,
     /// The last error that the source has not read. Errors repeat, so only one is kept.
     error: Option<TransportError>,
+    /// Whether the source has read an error and no message since. A message then comes first, so
+    /// that an error that repeats does not keep messages back.
+    has_read_error: bool,
     /// Whether the source is stopped. Then the thread fetches no more messages, and ends after the
     /// last receipt.
     is_stopped: bool,
@@ -92,10 +95,17 @@ impl Shared {
     /// Returns a message that is due, and counts a receipt for it.
     pub(super) fn hand_out(&self) -> Result<Option<Fetched>, TransportError> {
         let mut state = self.state();
-        if let Some(error) = state.error.take() {
+        let fetched = match state.error.is_some() && !state.has_read_error {
+            true => None,
+            false => state.ledger.take_due(Instant::now()),
+        };
+        state.has_read_error = false;
+        if fetched.is_none()
+            && let Some(error) = state.error.take()
+        {
+            state.has_read_error = true;
             return Err(error);
         }
-        let fetched = state.ledger.take_due(Instant::now());
         state.receipts += usize::from(fetched.is_some());
         Ok(fetched)
     }
@@ -386,4 +396,44 @@ fn places(list: &TopicPartitionList) -> Vec<Place> {
         partition: element.partition(),
     });
     places.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An error that repeats keeps no message back, although the source pauses after each error and
+    /// so finds a new one each time.
+    #[test]
+    fn message_is_handed_out_after_each_error() {
+        let shared = Shared::default();
+        let place = Place {
+            topic: "t".into(),
+            partition: 0,
+        };
+        for offset in 0..2 {
+            let mut state = shared.state();
+            let ticket = state.ledger.deliver(place.clone(), offset, 1);
+            let record = Arc::new(Record {
+                key: None,
+                payload: None,
+                headers: None,
+            });
+            let message = Message::new("t", "1");
+            let fetched = Fetched {
+                ticket: ticket.clone(),
+                message,
+                record,
+            };
+            state.ledger.wait(ticket, fetched, Instant::now());
+        }
+        let mut results = Vec::new();
+        for _ in 0..6 {
+            shared.state().error = Some("the broker is down".into());
+            results.push(shared.hand_out().map(|fetched| fetched.is_some()).ok());
+        }
+        let (error, message) = (None, Some(true));
+        assert_eq!(results, [error, message, error, message, error, error]);
+        assert!(matches!(shared.hand_out(), Ok(None)));
+    }
 }

@@ -15,7 +15,7 @@ use super::{
 /// letter could not be published.
 const UNSETTLED_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// The receipt of a delivery for which [`hand_out`](Shared::hand_out) returned true.
+/// The receipt of a delivery that [`hand_out`](Shared::hand_out) returned.
 pub(super) struct KafkaReceipt {
     pub(super) shared: Arc<Shared>,
     pub(super) dead_letters: Arc<DeadLetters>,

@@ -53,7 +53,7 @@ const PROBE: Duration = Duration::from_secs(5);
 ///
 /// - [`PublishError::TopicUnavailable`]: the exchange does not exist, no queue takes the effect, a
 ///   queue is full or does not confirm in time, or a permission is missing.
-/// - [`PublishError::Rejected`]: RabbitMQ rejects this effect for another reason than the following.
+/// - [`PublishError::Rejected`]: RabbitMQ rejects this effect for a reason that is not listed here.
 /// - [`PublishError::Permanent`]: RabbitMQ rejects the size or the properties of the effect (406), or
 ///   its headers do not fit into a frame, which has 128 kB unless the server is configured
 ///   otherwise.

@@ -58,9 +58,9 @@ impl Calls {
     /// - `step`: the name of the call, 1 to 255 bytes.
     /// - `request`: the content of the call. It must be the same at every attempt; otherwise this
     ///   function fails with [`CallFailed::Journal`] (SQLSTATE 23000).
-    /// - `T`: the result, which is stored as JSON. A result that cannot be stored, or that JSON
-    ///   changes so that it cannot be read, is recorded as [`CallFailed::Refused`], because the call
-    ///   was made and must not be repeated.
+    /// - `T`: the result, which is stored as JSON. Each attempt, also the first one, gets what JSON
+    ///   keeps of it. A result that cannot be stored, or that cannot be read from its JSON, is
+    ///   recorded as [`CallFailed::Refused`], because the call was made and must not be repeated.
     /// - `ask`: makes the call. After an error of `ask` it is not known whether the call had an
     ///   effect, unless the error is a [`CallError`] with more information.
     pub async fn once<T, F, Fut, E>(

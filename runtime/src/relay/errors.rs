@@ -7,9 +7,10 @@ use crate::Error;
 
 /// Returns whether an error is permanent: a setting is out of range, or sessions are not READ
 /// COMMITTED. All other errors can end while relays wait, because an administrator can add what the
-/// database lacks.
+/// database lacks, and change what exceeds a limit (54000).
 pub(super) fn is_final(error: &Error) -> bool {
     error.kind() == ErrorKind::Invalid
+        && error.sqlstate() != Some(&SqlState::PROGRAM_LIMIT_EXCEEDED)
         || error.sqlstate() == Some(&SqlState::INVALID_TRANSACTION_STATE)
 }
 

@@ -26,8 +26,10 @@ pub fn check_login(url: &str) -> Result<(), &'static str> {
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     let (authority, after) = rest.split_at(end);
     // No URL of a broker has a fragment.
-    if after.contains('#') || after.contains('@') && !authority.contains('@') {
-        return Err("in its user and password, write / as %2F, ? as %3F, # as %23 and @ as %40");
+    if after.contains('#') || after.contains('@') || authority.matches('@').count() > 1 {
+        return Err(
+            "write / as %2F, ? as %3F, # as %23 and @ as %40 in its user, password and path",
+        );
     }
     Ok(())
 }

@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 
 use anyhow::Result;
-use idem_testkit::{Database, FIX_INSTALLATION};
+use idem_cluster::{Cluster, Install};
+use idem_testkit::{Database, FIX_INSTALLATION, Session};
 use uuid::Uuid;
 
 const NOTHING: &str = "0";
@@ -206,7 +207,77 @@ async fn i2_effects_need_the_claim_in_the_same_transaction() -> Result<()> {
     Ok(())
 }
 
-/// I2: the claim, the business writes and the effects become visible at the same commit, or never.
+/// I2: the end of a transaction, however it ends, also ends what the backend remembers of it. An
+/// error that is caught ends what was done since the beginning of its block.
+#[tokio::test]
+async fn i2_effects_need_the_claim_after_each_kind_of_end() -> Result<()> {
+    let server = Cluster::builder(&Install::from_env()?)
+        .name("remembered")
+        .setting("max_prepared_transactions", "2")
+        .start()?;
+    let session = Session::in_database_with_idem(&server, "app").await?;
+    session
+        .run(
+            "CREATE PROCEDURE commits() LANGUAGE plpgsql AS $$ BEGIN
+                 PERFORM idem_try_claim('m1', 'orders'); COMMIT; END $$;
+             CREATE FUNCTION catches() RETURNS void LANGUAGE plpgsql AS $$ BEGIN
+                 PERFORM idem_try_claim('m1', 'orders'); RAISE 'no'; EXCEPTION WHEN OTHERS THEN
+             END $$",
+        )
+        .await?;
+    let claim = "SELECT idem_try_claim('m1', 'orders')";
+    for end in [
+        format!("BEGIN; {claim}; COMMIT"),
+        format!("BEGIN; {claim}; ROLLBACK"),
+        format!("BEGIN; {claim}; PREPARE TRANSACTION 'p'"),
+        "CALL commits()".to_owned(),
+        "BEGIN; SELECT catches()".to_owned(),
+        format!("BEGIN; {claim}; DROP EXTENSION idem; CREATE EXTENSION idem"),
+    ] {
+        session.run(&end).await?;
+        session.run("BEGIN").await?;
+        // The destination exists again after a rollback or a reinstallation.
+        session
+            .run("SELECT idem_try_claim('other', 'orders')")
+            .await?;
+        let record =
+            r#"SELECT idem_record_effects('m1', 'orders', '{"topic": "t", "payload": 1}')"#;
+        assert_eq!(session.refused(record).await?.sqlstate, "55000", "{end}");
+        session.run("ROLLBACK").await?;
+        if end.contains("PREPARE") {
+            session.run("ROLLBACK PREPARED 'p'").await?;
+        }
+        session.run("SELECT idem_forget('m1', 'orders')").await?;
+    }
+    Ok(())
+}
+
+/// I3: an error that is caught takes its effects with it, and the next effect has their ordinal.
+#[tokio::test]
+async fn i3_caught_error_takes_its_ordinals_with_it() -> Result<()> {
+    let db = Database::with_idem("caught").await?;
+    let session = db.connect().await?;
+    session
+        .run(
+            r#"CREATE FUNCTION fails() RETURNS void LANGUAGE plpgsql AS $$ BEGIN
+                   PERFORM idem_record_effects('m1', 'orders', '{"topic": "no", "payload": 0}');
+                   RAISE 'no'; EXCEPTION WHEN OTHERS THEN END $$;
+               BEGIN;
+               SELECT idem_try_record('m1', 'orders', '{"topic": "a", "payload": 1}');
+               SELECT fails();
+               SELECT idem_record_effects('m1', 'orders', '{"topic": "b", "payload": 2}');
+               COMMIT"#,
+        )
+        .await?;
+    assert_eq!(
+        session
+            .text("SELECT ordinal, topic FROM idem_effects('m1', 'orders')")
+            .await?,
+        "0|a\n1|b"
+    );
+    Ok(())
+}
+
 /// I2, I3: a backend remembers a limited number of its claims. Each claim of a batch that has more
 /// gets its effects, also in a second recording.
 #[tokio::test]
@@ -233,6 +304,7 @@ async fn i3_effects_of_each_claim_of_a_large_batch_are_recorded() -> Result<()> 
     Ok(())
 }
 
+/// I2: the claim, the business writes and the effects become visible at the same commit, or never.
 #[tokio::test]
 async fn i2_claim_business_and_effects_commit_together() -> Result<()> {
     let db = Database::with_idem("together").await?;

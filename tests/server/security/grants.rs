@@ -153,6 +153,14 @@ fn views(kind: &str) -> &'static [&'static str] {
     }
 }
 
+/// The functions that `idem_maintain` calls with the privileges of its caller.
+const FOR_MAINTENANCE: [&str; 4] = [
+    "check_preloaded",
+    "maintain_step",
+    "maintenance_steps",
+    "wait_at_fence",
+];
+
 /// The function in the CHECK constraints of the pending messages. PostgreSQL executes it as the
 /// role that writes, so every role may execute it. The function returns true.
 const FOR_CONSTRAINTS: &str = "note_pending";
@@ -276,9 +284,7 @@ async fn i9_each_kind_can_execute_only_its_functions() -> Result<()> {
                         || (["monitor", "admin"].contains(&kind) && behind_views.contains(&name))
                         || (["operator", "monitor", "admin"].contains(&kind)
                             && name == "claim_waits")
-                        || (kind == "admin"
-                            && ["maintain_step", "maintenance_steps", "wait_at_fence"]
-                                .contains(&name))
+                        || (kind == "admin" && FOR_MAINTENANCE.contains(&name))
                         || name == FOR_CONSTRAINTS
                 }
                 None => api_name(&function.signature).is_some_and(|name| granted.contains(&name)),
