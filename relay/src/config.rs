@@ -3,7 +3,7 @@
 use std::{
     fmt::Display,
     fs,
-    net::{SocketAddr, ToSocketAddrs},
+    net::SocketAddr,
     ops::RangeInclusive,
     path::{Path, PathBuf},
     time::Duration,

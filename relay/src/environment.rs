@@ -3,9 +3,7 @@
 use std::{collections::BTreeSet, env};
 
 use anyhow::{Result, bail};
-use clap::{Command, CommandFactory};
-
-use crate::{arguments::Arguments, config::IN_THE_FILE};
+use clap::Command;
 
 /// The beginning of the names of all variables.
 const PREFIX: &str = "IDEM_RELAY_";
@@ -22,11 +20,10 @@ pub fn without_empty(command: Command) -> Command {
 }
 
 /// Fails if the environment has a variable that begins as those of the program and is none of them.
-/// The error names the nearest setting.
-pub fn check() -> Result<()> {
+/// The error names the nearest variable, or the nearest of these settings of the file.
+pub fn check(command: &Command, in_the_file: &[&str]) -> Result<()> {
     let names = env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
     let names: BTreeSet<String> = names.filter(|name| name.starts_with(PREFIX)).collect();
-    let command = Arguments::command();
     let variables = command.get_arguments().filter_map(|argument| {
         let variable = argument.get_env()?.to_str()?;
         Some((variable, argument.get_id().as_str()))
@@ -35,7 +32,7 @@ pub fn check() -> Result<()> {
     for name in &names {
         let is_known = variables.iter().any(|(variable, _)| variable == name);
         if !is_known && !is_of_kubernetes(name, &names) {
-            let nearest = nearest(name, &variables);
+            let nearest = nearest(name, &variables, in_the_file);
             bail!("{name} is not a variable of idem-relay: the nearest setting is {nearest}");
         }
     }
@@ -52,14 +49,14 @@ fn is_of_kubernetes(name: &str, names: &BTreeSet<String>) -> bool {
 
 /// Returns the variable, or the setting of the file, whose name is nearest to the name of a
 /// variable.
-fn nearest(name: &str, variables: &[(&str, &str)]) -> String {
+fn nearest(name: &str, variables: &[(&str, &str)], in_the_file: &[&str]) -> String {
     let wanted = name.trim_start_matches(PREFIX);
     // An argument has two names: `relay` is IDEM_RELAY_NAME.
     let of_variables = variables.iter().flat_map(|(variable, argument)| {
         let forms = [variable.trim_start_matches(PREFIX), argument];
         forms.map(|form| (form.to_uppercase(), (*variable).to_owned()))
     });
-    let of_the_file = IN_THE_FILE.iter().flat_map(|setting| {
+    let of_the_file = in_the_file.iter().flat_map(|setting| {
         let last = setting.rsplit('.').next().unwrap_or(setting);
         [*setting, last].map(|form| {
             let form = form.replace(['.', '-'], "_").to_uppercase();

@@ -16,6 +16,7 @@ mod log;
 use std::{convert::Infallible, io, path::Path, process::ExitCode, time::Duration};
 
 use anyhow::Context;
+use clap::CommandFactory;
 use idem_client::{preflight::relay_preflight, relay::partitions};
 use idem_runtime::{Error, Publisher, Relay, terminated};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
@@ -23,7 +24,7 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use crate::{
     arguments::Arguments,
     broker::Publishers,
-    config::Config,
+    config::{Config, IN_THE_FILE},
     exit::{Exit, Failure},
     http::Server,
 };
@@ -41,7 +42,7 @@ async fn main() -> ExitCode {
 const CHECK: Duration = Duration::from_secs(60);
 
 async fn run(arguments: &Arguments) -> Result<(), Failure> {
-    environment::check().map_err(Failure::settings)?;
+    environment::check(&Arguments::command(), &IN_THE_FILE).map_err(Failure::settings)?;
     log::start(&arguments.log, arguments.log_format).map_err(Failure::settings)?;
     let config = Config::read(arguments).map_err(Failure::settings)?;
     enter_directory_of(arguments.config.as_deref()).map_err(Failure::settings)?;

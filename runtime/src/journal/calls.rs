@@ -10,9 +10,10 @@ use idem_client::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
+use tokio_postgres::error::SqlState;
 
 use super::{CallError, CallFailed, OnUnknown, UnknownCall};
-use crate::{Error, error::causes};
+use crate::{Error, error::causes, process::caused_by_environment};
 
 /// The journal of one message, for the external calls of its handler. Cheap to clone.
 ///
@@ -175,15 +176,28 @@ impl Calls {
         };
         match recorded.await {
             Ok(response) => Ok(response),
+            // The next attempt decides with `OnUnknown` what to do.
+            Err(error)
+                if error.is_retryable()
+                    || error.kind() == ErrorKind::NotClaimed
+                    || caused_by_environment(&error)
+                    || error.sqlstate() == Some(&SqlState::QUERY_CANCELED) =>
+            {
+                Err(journal(step, error))
+            }
             // The call was made, and every attempt to record this response would fail.
-            Err(error) if !error.is_retryable() && error.kind() != ErrorKind::NotClaimed => {
-                let text = format!(
+            Err(error) => {
+                let error = format!(
                     "the call was made, and its result cannot be stored: {}",
                     causes(&error)
                 );
-                Err(self.fail(step, CallError::refused(text)).await)
+                let recorded = self.record_unstorable(step, &error).await;
+                recorded.map_err(|error| journal(step, error))?;
+                Err(CallFailed::Refused {
+                    step: step.to_owned(),
+                    error,
+                })
             }
-            Err(error) => Err(journal(step, error)),
         }
     }
 

@@ -81,6 +81,15 @@ impl Calls {
         .await
     }
 
+    /// Records that the call was made and that its response cannot be stored, also after the lease
+    /// is lost, as a response is.
+    pub(super) async fn record_unstorable(&self, step: &str, error: &str) -> Result<(), Error> {
+        in_retried_transaction(&self.pool, Retry::default(), async |client| {
+            fail_call(&**client, &self.id, &self.destination, step, error, false).await
+        })
+        .await
+    }
+
     /// Records that an attempt failed. Fails with [`Error::LeaseLost`] after the lease is lost: the
     /// next holder may have begun the same step, and its attempt must not be taken back.
     pub(super) async fn record_failure(

@@ -12,22 +12,19 @@ pub(super) const RECOUNT: Duration = Duration::from_secs(10);
 pub mod defaults {
     use std::time::Duration;
 
-    #[cfg(doc)]
-    use crate::Relay;
-
-    /// The default of [`Relay::name`].
+    /// The default of [`Relay::name`](crate::Relay::name).
     pub const NAME: &str = "default";
-    /// The default of [`Relay::batch`].
+    /// The default of [`Relay::batch`](crate::Relay::batch).
     pub const BATCH: u32 = 500;
-    /// The default of [`Relay::max_bytes`].
+    /// The default of [`Relay::max_bytes`](crate::Relay::max_bytes).
     pub const MAX_BYTES: u64 = 16 * 1024 * 1024;
-    /// The default of [`Relay::max_held_bytes`].
+    /// The default of [`Relay::max_held_bytes`](crate::Relay::max_held_bytes).
     pub const MAX_HELD_BYTES: u64 = 64 * 1024 * 1024;
-    /// The default of [`Relay::in_flight`].
+    /// The default of [`Relay::in_flight`](crate::Relay::in_flight).
     pub const IN_FLIGHT: usize = 256;
-    /// The default of [`Relay::lease`].
+    /// The default of [`Relay::lease`](crate::Relay::lease).
     pub const LEASE: Duration = Duration::from_secs(30);
-    /// The default of [`Relay::max_attempts`].
+    /// The default of [`Relay::max_attempts`](crate::Relay::max_attempts).
     pub const MAX_ATTEMPTS: u32 = 10;
 }
 

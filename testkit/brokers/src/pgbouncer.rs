@@ -53,6 +53,20 @@ impl PgBouncer {
         Self::start_in(home, program)
     }
 
+    /// Returns whether a client can use its prepared statements in each of its transactions: with
+    /// the default settings from version 1.24 on.
+    pub fn keeps_prepared_statements(&self) -> Result<bool> {
+        let output = Command::new(PROGRAM).arg("--version").output()?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let version = text.lines().next().and_then(|line| {
+            let (major, rest) = line.strip_prefix("PgBouncer ")?.split_once('.')?;
+            let minor = rest.split('.').next()?;
+            Some((major.parse().ok()?, minor.parse().ok()?))
+        });
+        let version: (u32, u32) = version.with_context(|| format!("no version: {text}"))?;
+        Ok(version >= (1, 24))
+    }
+
     /// Returns the connection string of superuser `postgres`, for libpq and for `tokio-postgres`.
     #[must_use]
     pub fn connection_string(&self) -> String {
