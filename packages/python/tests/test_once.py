@@ -228,35 +228,85 @@ def test_call_whose_result_is_no_json_is_never_repeated(
     assert (recorded.state, recorded.error) == ("failed", str(refused.value))
 
 
-def test_call_whose_result_the_server_rejects_is_never_repeated(
-    destination: str, observer: psycopg.Connection
-) -> None:
-    is_read_only = False
-    keys: list[str] = []
+class Rejecting:
+    """A source whose next transaction the server rejects with `sqlstate`."""
+
+    sqlstate: str | None = None
 
     @contextlib.contextmanager
-    def source() -> Iterator[psycopg.Connection]:
-        nonlocal is_read_only
+    def __call__(self) -> Iterator[psycopg.Connection]:
         with psycopg.connect() as connection:
-            if is_read_only:
-                is_read_only = False
+            sqlstate, self.sqlstate = self.sqlstate, None
+            if sqlstate == "25006":
                 connection.execute("SET TRANSACTION READ ONLY")
+            elif sqlstate is not None:
+                connection.execute(
+                    "DO LANGUAGE plpgsql $$ BEGIN RAISE EXCEPTION 'rejected' "
+                    f"USING ERRCODE = '{sqlstate}'; END $$".encode()
+                )
             yield connection
 
-    def call(key: str) -> Any:
-        nonlocal is_read_only
-        is_read_only = True
-        keys.append(key)
-        return 1
 
+def calls_of(source: Rejecting, gateway: Gateway, sqlstate: str) -> Any:
+    """Returns a call whose result the server rejects."""
+
+    def call(key: str) -> Any:
+        source.sqlstate = sqlstate
+        return gateway.charge(key)
+
+    return call
+
+
+@pytest.mark.parametrize("sqlstate", ["42501", "22P05", "23514", "54000", "XX000", "0A000"])
+def test_call_whose_result_the_server_rejects_is_never_repeated(
+    sqlstate: str, destination: str, observer: psycopg.Connection
+) -> None:
+    source, gateway = Rejecting(), Gateway()
+    call = calls_of(source, gateway, sqlstate)
     work = lease(source, "m", destination)
     assert isinstance(work, Lease)
     with work:
         for _ in range(2):
-            with pytest.raises(CallRefusedError, match=f"{NOT_STORED}.*read-only transaction"):
+            with pytest.raises(CallRefusedError, match=f"{NOT_STORED}rejected"):
                 work.once("charge", 1, call, on_unknown=OnUnknown.REPEAT)
-            is_read_only = False
-    assert len(keys) == 1
+    assert len(gateway.keys) == 1
+    (recorded,) = Idem(observer).calls("m", destination)
+    assert recorded.state == "failed"
+
+
+@pytest.mark.parametrize("sqlstate", ["25006", "57014", "57P04", "53100", "58030"])
+def test_error_of_the_environment_leaves_the_call_unknown(
+    sqlstate: str, destination: str, observer: psycopg.Connection
+) -> None:
+    source, gateway = Rejecting(), Gateway()
+    call = calls_of(source, gateway, sqlstate)
+    work = lease(source, "m", destination)
+    assert isinstance(work, Lease)
+    with pytest.raises(IdemError) as failed, work:
+        work.once("charge", 1, call, on_unknown=OnUnknown.FAIL)
+    assert failed.value.sqlstate == sqlstate
+    (recorded,) = Idem(observer).calls("m", destination)
+    assert recorded.state == "unknown"
+    again = lease(source, "m", destination)
+    assert isinstance(again, Lease)
+    assert again.held.attempt == 2
+    with again, pytest.raises(UnknownResultError):
+        again.once("charge", 1, call, on_unknown=OnUnknown.FAIL)
+    assert len(gateway.keys) == 1
+
+
+def test_result_that_is_no_json_is_recorded_without_the_lease(
+    pool: ConnectionPool, destination: str, observer: psycopg.Connection
+) -> None:
+    work = lease(pool, "m", destination)
+    assert isinstance(work, Lease)
+
+    def call(_: str) -> Any:
+        Idem(observer).release(work.held)
+        return object()
+
+    with pytest.raises(CallRefusedError, match=NOT_STORED), work:
+        work.once("charge", 1, call, on_unknown=OnUnknown.REPEAT)
     (recorded,) = Idem(observer).calls("m", destination)
     assert recorded.state == "failed"
 

@@ -127,9 +127,10 @@ class AsyncLease:
     ) -> Any:
         """Makes an external call once, and returns its response.
 
-        The request and the response are JSON. If the response is not, or cannot be stored, the call
-        is refused: it was made, so it is never repeated, and its result is lost. `500` and `500.0`
-        are different requests.
+        The request and the response are JSON. If the response is not, or the server rejects it, the
+        call is refused: it was made, so it is never repeated, and its result is lost. An error of
+        the environment, such as a full disk, leaves the result unknown. `500` and `500.0` are
+        different requests.
         `call` gets the idempotency key. If an earlier attempt began the call and its result is not
         known, `on_unknown` decides: it repeats the call, fails, or looks the result up. An error of
         `call` other than CallRefusedError and CallNotDoneError leaves the result unknown.
@@ -215,17 +216,19 @@ class AsyncLease:
             if not is_not_storable(error):
                 raise
             refused = CallRefusedError(f"{NOT_STORED}: {error}")
-            await self._fail(step, refused)
+            # As a response, this is recorded also after the lease is lost.
+            await self._fail(step, refused, needs_lease=False)
             raise refused from error
         return response
 
-    async def _fail(self, step: str, error: Exception) -> None:
+    async def _fail(self, step: str, error: Exception, *, needs_lease: bool = True) -> None:
         held, retryable = self.held, isinstance(error, CallNotDoneError)
         text = str(error) or text_of_error(error)
 
         async def fail(idem: Functions) -> None:
-            # The holder of the next lease may be making the call, so only the holder records.
-            await idem.extend(held)
+            if needs_lease:
+                # The holder of the next lease may be making the call, so only the holder records.
+                await idem.extend(held)
             await idem.fail_call(held.message_id, held.destination, step, text, retryable=retryable)
 
         try:

@@ -86,11 +86,15 @@ class UnknownResultError(Exception):
 NOT_STORED = "the call was made, and its result cannot be stored"
 
 
+_ENVIRONMENT = ("25006", "53", "57", "58")
+"""A server that is read-only, is short of resources, cancels statements, or fails."""
+
+
 def is_not_storable(error: Exception) -> bool:
     """Returns whether the result of a call cannot be recorded, now and later."""
     if isinstance(error, IdemError):
         # 55000: the call has ended already.
-        return not error.retryable and error.sqlstate != "55000"
+        return not error.retryable and not str(error.sqlstate).startswith(("55000", *_ENVIRONMENT))
     # It is not JSON, or is nested too deeply.
     return isinstance(error, (TypeError, ValueError, RecursionError))
 
