@@ -114,6 +114,24 @@ def test_end_of_the_block_completes_the_message(
     assert effect.json() == call.response
 
 
+@pytest.mark.parametrize("source", SOURCES)
+def test_lease_is_acknowledged_only_after_its_completion(source: Any, destination: str) -> None:
+    async def work(opened: Any) -> None:
+        async with await leased(opened, destination) as lease:
+            lease.give_back()
+        assert lease.settlement == "redeliver"
+        lease = await leased(opened, destination)
+        with contextlib.suppress(LookupError):
+            async with lease:
+                raise LookupError
+        assert lease.settlement == "redeliver"
+        async with await leased(opened, destination) as lease:
+            assert lease.settlement == "redeliver"
+        assert lease.settlement == "acknowledge"
+
+    run(source, work)
+
+
 def isolated_pool() -> Any:
     settings = {"default_transaction_isolation": "serializable"}
     return asyncpg.create_pool(min_size=1, max_size=4, server_settings=settings)

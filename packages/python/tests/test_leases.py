@@ -86,6 +86,33 @@ def test_end_of_the_block_completes_the_message(
     assert lease(source, "m", destination) == Duplicate()
 
 
+@pytest.mark.parametrize("source", sources())
+def test_lease_is_acknowledged_only_after_its_completion(source: Any, destination: str) -> None:
+    work = leased(source, destination)
+    with work:
+        assert work.settlement == "redeliver"
+        work.give_back()
+    assert work.settlement == "redeliver"
+    work = leased(source, destination)
+    with contextlib.suppress(LookupError), work:
+        raise LookupError
+    assert work.settlement == "redeliver"
+
+
+def test_lease_is_acknowledged_after_its_completion(
+    pool: ConnectionPool, destination: str, observer: psycopg.Connection
+) -> None:
+    with leased(pool, destination) as work:
+        pass
+    assert work.settlement == "acknowledge"
+    observer.execute("SELECT idem_forget('m', %s)", [destination])
+    with leased(pool, destination) as work:
+        with pool.connection() as connection:
+            work.complete(connection)
+        assert work.settlement == "redeliver"
+    assert work.settlement == "acknowledge"
+
+
 def isolated_sources() -> list[Any]:
     """Sources whose transactions are not READ COMMITTED."""
     from django.db import connections

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, ClassVar
+from typing import Any
 from uuid import UUID
 
 from .async_renewal import AsyncRenewal
@@ -75,14 +75,12 @@ class AsyncLease:
     LeaseLostError.
     """
 
-    settlement: ClassVar[Settlement] = "acknowledge"
-    """After the normal end of the block."""
-
     def __init__(self, source: Any, held: Held) -> None:
         self.held = held
         self._transactions: AsyncTransactions = async_transactions(source)
         self._effects: list[Effect] = []
         self._completion = Completion.BY_BLOCK
+        self._is_completed = False
         is_blocking = isinstance(self._transactions, BlockingTransactions)
         self._renewal = (Renewal if is_blocking else AsyncRenewal)(self._transactions, held)
 
@@ -111,6 +109,11 @@ class AsyncLease:
             return await idem.complete(self.held, [*self._effects, *added])
         except IdemError as error:
             raise self._or_lost(error) from error
+
+    @property
+    def settlement(self) -> Settlement:
+        """It is "redeliver" until the block has completed the message, then "acknowledge"."""
+        return "acknowledge" if self._is_completed else "redeliver"
 
     @property
     def is_lost(self) -> bool:
@@ -181,6 +184,8 @@ class AsyncLease:
             raise LeaseNotCompletedError(
                 "the transaction of `complete` did not commit before the end of the block"
             )
+        else:
+            self._is_completed = True
 
     async def _begin(self, step: str, request: Any) -> Begun:
         held = self.held
@@ -253,6 +258,7 @@ class AsyncLease:
             # The reply of an earlier attempt can be lost, so the message may be completed.
             if error.sqlstate != "55000" or not await self._run(self._is_claimed):
                 raise self._or_lost(error) from error
+        self._is_completed = True
 
     async def _release(self, error: BaseException | None) -> None:
         reason, final = None, False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, ClassVar
+from typing import Any
 
 from .async_lease import AsyncLease, async_lease
 from .blocking import awaitable, blocking, finished
@@ -31,9 +31,6 @@ def lease(
 class Lease:
     """A lease that is renewed in the background while its block runs. See `AsyncLease`."""
 
-    settlement: ClassVar[Settlement] = "acknowledge"
-    """After the normal end of the block."""
-
     def __init__(self, source: Any, held: Held) -> None:
         self._asynchronous = AsyncLease(blocking_transactions(source), held)
         self.held = held
@@ -47,6 +44,11 @@ class Lease:
         self._asynchronous.give_back()
 
     complete = blocking(AsyncLease.complete)
+
+    @property
+    def settlement(self) -> Settlement:
+        """It is "redeliver" until the block has completed the message, then "acknowledge"."""
+        return self._asynchronous.settlement
 
     @property
     def is_lost(self) -> bool:

@@ -16,8 +16,8 @@ DEFAULT_LEASE = timedelta(seconds=30)
 class Held:
     """A lease: the right to work on a message until the lease ends, proved by a token."""
 
-    settlement: ClassVar[Settlement] = "acknowledge"
-    """After the message is completed."""
+    settlement: ClassVar[Settlement] = "redeliver"
+    """Until the message is completed. Acknowledge it after the commit of `complete`."""
     message_id: MessageId
     destination: str
     token: int

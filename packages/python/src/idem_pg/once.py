@@ -10,11 +10,12 @@ import enum
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from .blocking import awaitable
 from .errors import IdemError
 from .external_calls import Begun
+from .outcomes import Settlement
 
 
 class OnUnknown(enum.Enum):
@@ -60,6 +61,8 @@ class CallRefusedError(Exception):
     system rejects it permanently. `once` raises it at every later attempt, with the recorded text.
     """
 
+    settlement: ClassVar[Settlement] = "reject"
+
 
 class CallNotDoneError(Exception):
     """The call certainly had no effect. The next attempt makes the call as if for the first time.
@@ -70,6 +73,8 @@ class CallNotDoneError(Exception):
 
 class UnknownResultError(Exception):
     """The result of an earlier attempt is not known, and `OnUnknown.FAIL` forbids to repeat it."""
+
+    settlement: ClassVar[Settlement] = "reject"
 
     def __init__(self, step: str, call: UnknownCall) -> None:
         super().__init__(
