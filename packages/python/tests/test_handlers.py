@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
 import inspect
 import json
 import pickle
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 import psycopg
 import pytest
+from conftest import expire_leases
 from psycopg_pool import ConnectionPool
 
 from idem_pg import (
@@ -297,6 +300,66 @@ def test_failing_tool_call_has_a_last_attempt(
         with pytest.raises(ToolFailedError, match="no attempt left"):
             charge(5, call_id="call-1")
     assert len(card.requests) == 2
+
+
+def test_call_whose_result_is_not_recorded_counts_as_an_attempt(
+    destination: str, observer: psycopg.Connection
+) -> None:
+    observer.execute(
+        "SELECT idem_configure_retries(%s, max_attempts => 2, base => '0')", [destination]
+    )
+    runs: list[str] = []
+    is_read_only = False
+
+    @contextlib.contextmanager
+    def source() -> Iterator[psycopg.Connection]:
+        nonlocal is_read_only
+        with psycopg.connect() as connection:
+            if is_read_only:
+                is_read_only = False
+                connection.execute("SET TRANSACTION READ ONLY")
+            yield connection
+
+    @once(source, destination, scope=None, id="call_id", on_unknown=OnUnknown.REPEAT)
+    def charge(*, call_id: str) -> int:
+        nonlocal is_read_only
+        is_read_only = True
+        runs.append(call_id)
+        return 1
+
+    for _ in range(2):
+        with pytest.raises(IdemError, match="read-only transaction"):
+            charge(call_id="call-1")
+    with pytest.raises(ToolFailedError, match="no attempt left"):
+        charge(call_id="call-1")
+    assert len(runs) == 2
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_result_of_the_last_attempt_is_returned(
+    is_refused: bool, pool: ConnectionPool, destination: str, observer: psycopg.Connection
+) -> None:
+    """The last attempt has recorded its result, and has died before it completed the message."""
+    observer.execute(
+        "SELECT idem_configure_retries(%s, max_attempts => 1, base => '0')", [destination]
+    )
+    card = Card(*[CallRefusedError("no such card")][: int(is_refused)])
+    charge = tool(pool, destination, card, OnUnknown.REPEAT)
+    held = lease(pool, "all:call-1", destination)
+    assert isinstance(held, Lease)
+    with contextlib.suppress(CallRefusedError):
+        held.once("tool", {"cents": 5}, lambda key: card.charge(5, key), on_unknown=OnUnknown.FAIL)
+    expire_leases(observer, destination)
+    with pytest.raises(ToolFailedError, match="with other arguments"):
+        charge(6, call_id="call-1")
+    for _ in range(2):
+        if is_refused:
+            with pytest.raises(CallRefusedError, match="no such card"):
+                charge(5, call_id="call-1")
+        else:
+            assert charge(5, call_id="call-1") == {"charged": 5}
+    assert Idem(observer).is_claimed("all:call-1", destination)
+    assert len(card.requests) == 1
 
 
 def test_asynchronous_tool_runs_once(destination: str) -> None:

@@ -14,11 +14,20 @@ from typing import Any, ParamSpec, TypeVar
 
 from .async_lease import AsyncLease, async_lease
 from .errors import IdemError
+from .external_calls import Begun
 from .functions import Functions
 from .leases import DEFAULT_LEASE, Exhausted
 from .once import AsyncQuery, CallRefusedError, OnUnknown, UnknownResultError
 from .outcomes import Duplicate
-from .tool_rules import STEP, Tool, ToolCall, mismatch, not_leased, not_recorded
+from .tool_rules import (
+    STEP,
+    Tool,
+    ToolCall,
+    ToolFailedError,
+    mismatch,
+    not_leased,
+    not_recorded,
+)
 from .transactions import AsyncTransactions, async_transactions, short_transaction
 
 P = ParamSpec("P")
@@ -70,18 +79,16 @@ def async_once(
             leased = await async_lease(opened, call.message_id, destination, lease_for)
             if isinstance(leased, Duplicate):
                 return await _recorded(opened, destination, call)
+            if isinstance(leased, Exhausted):
+                return await _without_attempt(opened, leased, call)
             if not isinstance(leased, AsyncLease):
-                if isinstance(leased, Exhausted):
-                    await _give_up(opened, leased)
                 raise not_leased(call, leased)
-            failures: list[Exception] = []
+            is_run = False
 
             async def run(key: str) -> Any:
-                try:
-                    return await function(*args, **tool.with_key(options, key))
-                except Exception as error:
-                    failures.append(error)
-                    raise
+                nonlocal is_run
+                is_run = True
+                return await function(*args, **tool.with_key(options, key))
 
             async with leased:
                 try:
@@ -94,7 +101,8 @@ def async_once(
                     leased.give_back()
                     raise
                 except IdemError as error:
-                    if error in failures:
+                    if is_run:
+                        # The attempt counts, so a call whose result is not recorded has an end.
                         raise
                     leased.give_back()
                     raise mismatch(call, error) from error
@@ -106,28 +114,51 @@ def async_once(
     return decorate
 
 
-async def _give_up(opened: AsyncTransactions, exhausted: Exhausted) -> None:
-    """Releases the lease of a call without attempts. Otherwise it would seem to be in progress."""
-    reason = exhausted.held.last_error or "no attempt is left"
-    await short_transaction(opened, lambda idem: idem.release(exhausted.held, reason, final=True))
+async def _without_attempt(opened: AsyncTransactions, exhausted: Exhausted, call: ToolCall) -> Any:
+    """Returns the result of an attempt that died before it completed the message."""
+    held = exhausted.held
+    try:
+        begun = await _find(opened, held.destination, call, held.token)
+    except ToolFailedError:
+        await short_transaction(opened, lambda idem: idem.release(held))
+        raise
+    if begun is None:
+        # Otherwise the call would seem to be in progress.
+        reason = held.last_error or "no attempt is left"
+        await short_transaction(opened, lambda idem: idem.release(held, reason, final=True))
+        raise not_leased(call, exhausted)
+    async with AsyncLease(opened, held):
+        pass  # The end of the block completes the message.
+    return _result_of(begun)
 
 
 async def _recorded(opened: AsyncTransactions, destination: str, call: ToolCall) -> Any:
     """Returns the result that an earlier call has recorded."""
+    begun = await _find(opened, destination, call)
+    if begun is None:
+        raise not_recorded(call)
+    return _result_of(begun)
 
-    async def find(idem: Functions) -> Any:
-        known = await idem.calls(call.message_id, destination)
-        if not any(entry.step == STEP for entry in known):
-            raise not_recorded(call)
-        # Compares the arguments. The step has begun already, so this writes nothing.
-        return await idem.begin_call(call.message_id, destination, STEP, call.request)
 
-    try:
-        begun = await short_transaction(opened, find)
-    except IdemError as error:
-        raise mismatch(call, error) from error
+def _result_of(begun: Begun) -> Any:
     if begun.state == "failed":
         raise CallRefusedError(begun.error)
-    if begun.state != "done":
-        raise not_recorded(call)
     return begun.response
+
+
+async def _find(
+    opened: AsyncTransactions, destination: str, call: ToolCall, token: int | None = None
+) -> Begun | None:
+    """Returns the call if it has a result."""
+
+    async def find(idem: Functions) -> Begun | None:
+        known = await idem.calls(call.message_id, destination)
+        if not any(entry.step == STEP and entry.state in ("done", "failed") for entry in known):
+            return None
+        # Compares the arguments. The step has ended already, so this writes nothing.
+        return await idem.begin_call(call.message_id, destination, STEP, call.request, token=token)
+
+    try:
+        return await short_transaction(opened, find)
+    except IdemError as error:
+        raise mismatch(call, error) from error
