@@ -126,8 +126,8 @@ def test_lease_is_acknowledged_only_after_its_completion(source: Any, destinatio
                 raise LookupError
         assert lease.settlement == "redeliver"
         async with await leased(opened, destination) as lease:
-            assert lease.settlement == "redeliver"
-        assert lease.settlement == "acknowledge"
+            before = lease.settlement
+        assert (before, lease.settlement) == ("redeliver", "acknowledge")
 
     run(source, work)
 

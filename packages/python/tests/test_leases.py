@@ -109,8 +109,8 @@ def test_lease_is_acknowledged_after_its_completion(
     with leased(pool, destination) as work:
         with pool.connection() as connection:
             work.complete(connection)
-        assert work.settlement == "redeliver"
-    assert work.settlement == "acknowledge"
+        before = work.settlement
+    assert (before, work.settlement) == ("redeliver", "acknowledge")
 
 
 def isolated_sources() -> list[Any]:

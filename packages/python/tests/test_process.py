@@ -13,6 +13,7 @@ import pytest
 import sqlalchemy
 from connections import ASYNC, ASYNCPG, ENGINE, PSYCOPG, SYNC
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
+from sqlalchemy.exc import InvalidRequestError
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import sessionmaker
 
@@ -28,8 +29,11 @@ from idem_pg import (
     idempotent,
     process,
 )
+from idem_pg.aborted import driver_of
+from idem_pg.blocking import finished
 
 DESTINATION = "python.process"
+ENDED = "the handler has ended the transaction|closed transaction inside context manager"
 CAUGHT = "the handler has caught the error of a statement"
 
 
@@ -205,6 +209,51 @@ def test_caught_error_of_an_idempotent_coroutine_is_raised(name: str, message_id
     assert caught.value.sqlstate == "25P02"
 
 
+def rolled_back(connection: Any) -> Any:
+    """Rolls back as a handler does that repeats its work."""
+    return (connection if hasattr(connection, "rollback") else connection.connection).rollback()
+
+
+@pytest.mark.parametrize("is_used_again", [False, True])
+@pytest.mark.parametrize("name", [name for name in SYNC if name != "django"])
+def test_rollback_of_an_idempotent_handler_is_raised(
+    name: str, is_used_again: bool, message_id: str, observer: psycopg.Connection
+) -> None:
+    @idempotent(destination=DESTINATION, id=lambda: message_id)
+    def handler(connection: Any) -> None:
+        rolled_back(connection)
+        if is_used_again:
+            execute(connection, f"INSERT INTO work VALUES ('{message_id}')")
+
+    # A block of SQLAlchemy raises its own error.
+    with pytest.raises((IdemError, InvalidRequestError), match=ENDED):
+        with SYNC[name]() as connection:
+            handler(connection)
+    assert not Idem(observer).is_claimed(message_id, DESTINATION)
+    assert work_of(observer, message_id) == 0
+
+
+@pytest.mark.parametrize("is_used_again", [False, True])
+@pytest.mark.parametrize("name", ["psycopg.AsyncConnection", "psycopg.AsyncCursor"])
+def test_rollback_of_an_idempotent_coroutine_is_raised(
+    name: str, is_used_again: bool, message_id: str, observer: psycopg.Connection
+) -> None:
+    @idempotent(destination=DESTINATION, id=lambda: message_id)
+    async def handler(connection: Any) -> None:
+        await rolled_back(connection)
+        if is_used_again:
+            await execute_async(connection, f"INSERT INTO work VALUES ('{message_id}')")
+
+    async def main() -> None:
+        async with ASYNC[name]() as connection:
+            await handler(connection)
+
+    with pytest.raises(IdemError, match=ENDED) as caught:
+        asyncio.run(main())
+    assert caught.value.sqlstate == "2D000"
+    assert work_of(observer, message_id) == 0
+
+
 def test_error_that_django_has_rolled_back_is_raised(
     message_id: str, observer: psycopg.Connection
 ) -> None:
@@ -365,39 +414,92 @@ def test_conflict_of_the_commit_is_repeated(message_id: str, observer: psycopg.C
     assert work_of(observer, message_id) == 1
 
 
+def pid_of(driver: Any) -> int:
+    return int(driver.info.backend_pid if hasattr(driver, "info") else driver.get_server_pid())
+
+
+@pytest.mark.parametrize("source", sources())
 def test_lost_connection_is_repeated_before_the_commit(
-    message_id: str, observer: psycopg.Connection
+    source: Any, message_id: str, observer: psycopg.Connection
 ) -> None:
     runs: list[int] = []
 
-    def source() -> Any:
-        return psycopg.connect()
-
-    def handler(connection: psycopg.Connection) -> None:
-        runs.append(connection.info.backend_pid)
-        connection.execute("INSERT INTO work VALUES (%s)", [message_id])
+    def handler(connection: Any) -> None:
+        runs.append(pid_of(finished(driver_of(connection))))
         if len(runs) == 1:
             observer.execute("SELECT pg_terminate_backend(%s, 60000)", [runs[0]])
+        execute(connection, f"INSERT INTO work VALUES ('{message_id}')")
 
     assert process(source, message_id, DESTINATION, handler, retries=1) == Processed([])
     assert len(runs) == 2
     assert work_of(observer, message_id) == 1
 
 
-def test_lost_connection_of_a_coroutine_is_repeated(
-    message_id: str, observer: psycopg.Connection
+@pytest.mark.parametrize("source", sources())
+@pytest.mark.parametrize("can_connect", [True, False])
+def test_lost_connection_of_another_database_is_not_repeated(
+    source: Any, can_connect: bool, message_id: str, observer: psycopg.Connection
+) -> None:
+    runs: list[int] = []
+
+    def handler(connection: Any) -> None:
+        runs.append(1)
+        with psycopg.connect(host=None if can_connect else "/nowhere") as other:
+            pid = other.info.backend_pid
+            observer.execute("SELECT pg_terminate_backend(%s, 60000)", [pid])
+            other.execute("SELECT 1")
+
+    with pytest.raises(psycopg.OperationalError):
+        process(source, message_id, DESTINATION, handler, retries=2)
+    assert len(runs) == 1
+
+
+@pytest.mark.parametrize("source", ASYNC_SOURCES)
+def test_lost_connection_of_another_database_ends_a_coroutine(
+    source: Any, message_id: str, observer: psycopg.Connection
 ) -> None:
     runs: list[int] = []
 
     async def handler(connection: Any) -> None:
-        runs.append(await connection.fetchval("SELECT pg_backend_pid()"))
-        if len(runs) == 1:
-            observer.execute("SELECT pg_terminate_backend(%s, 60000)", [runs[0]])
-        await connection.execute("INSERT INTO work VALUES ($1)", message_id)
+        runs.append(1)
+        async with await psycopg.AsyncConnection.connect() as other:
+            pid = other.info.backend_pid
+            observer.execute("SELECT pg_terminate_backend(%s, 60000)", [pid])
+            await other.execute("SELECT 1")
 
     async def main() -> None:
-        async with asyncpg_source() as pool:
-            found = await async_process(pool, message_id, DESTINATION, handler, retries=1)
+        async with source() as opened:
+            with pytest.raises(psycopg.OperationalError):
+                await async_process(opened, message_id, DESTINATION, handler, retries=2)
+
+    asyncio.run(main())
+    assert len(runs) == 1
+
+
+@pytest.mark.parametrize("retries", [-1, 1.5, "1", None])
+def test_number_of_retries_is_checked(retries: Any, pool: ConnectionPool, message_id: str) -> None:
+    def fail(connection: Any) -> None:
+        pytest.fail("the handler runs")
+
+    with pytest.raises(ValueError, match="retries is an integer from 0"):
+        process(pool, message_id, DESTINATION, fail, retries=retries)
+
+
+@pytest.mark.parametrize("source", ASYNC_SOURCES)
+def test_lost_connection_of_a_coroutine_is_repeated(
+    source: Any, message_id: str, observer: psycopg.Connection
+) -> None:
+    runs: list[int] = []
+
+    async def handler(connection: Any) -> None:
+        runs.append(pid_of(await driver_of(connection)))
+        if len(runs) == 1:
+            observer.execute("SELECT pg_terminate_backend(%s, 60000)", [runs[0]])
+        await execute_async(connection, f"INSERT INTO work VALUES ('{message_id}')")
+
+    async def main() -> None:
+        async with source() as opened:
+            found = await async_process(opened, message_id, DESTINATION, handler, retries=1)
             assert found == Processed([])
 
     asyncio.run(main())

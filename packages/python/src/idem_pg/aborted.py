@@ -14,13 +14,12 @@ from .statements import Statement
 
 T = TypeVar("T")
 
-PROBE: Statement[None] = Statement("SELECT 1", (), lambda _: None)
 _ABORTED = "25P02"
 
 
 async def run_last(idem: Functions, connection: Any, statement: Statement[T]) -> T:
     """Executes the last statement of a transaction. IdemError with 25P02 if it is aborted."""
-    await is_intact(connection)
+    await _raise_if_known(connection)
     try:
         return await idem.run(statement)
     except IdemError as error:
@@ -29,22 +28,18 @@ async def run_last(idem: Functions, connection: Any, statement: Statement[T]) ->
         raise
 
 
-async def is_intact(connection: Any) -> bool:
-    """Returns whether the driver knows that its transaction is not aborted.
-
-    Raises IdemError with 25P02 if the driver knows that it is.
-    """
-    driver = await _driver_of(connection)
-    info = getattr(driver, "info", None)
-    if info is None or getattr(connection, "needs_rollback", False):
-        # asyncpg does not know it, and Django has more reasons to roll back than the server.
-        return False
-    if info.transaction_status.name == "INERROR":
+async def _raise_if_known(connection: Any) -> None:
+    """Raises IdemError with 25P02 if the driver knows that its transaction is aborted."""
+    info = getattr(await driver_of(connection), "info", None)
+    # Django has more reasons to roll back than the server, and has an error of its own for them.
+    if getattr(connection, "needs_rollback", False):
+        return
+    # asyncpg does not know it.
+    if info is not None and info.transaction_status.name == "INERROR":
         raise _aborted(info.error_message)
-    return True
 
 
-async def _driver_of(connection: Any) -> Any:
+async def driver_of(connection: Any) -> Any:
     """Returns the connection of the driver under a connection, cursor or session."""
     match kind_of(connection):
         case "psycopg.Cursor" | "psycopg.AsyncCursor" | "django.Connection":
@@ -56,7 +51,7 @@ async def _driver_of(connection: Any) -> Any:
         case "sqlalchemy.AsyncConnection":
             return (await connection.get_raw_connection()).driver_connection
         case "sqlalchemy.AsyncSession":
-            return await _driver_of(await connection.connection())
+            return await driver_of(await connection.connection())
     return connection
 
 

@@ -10,10 +10,10 @@ from datetime import datetime
 from typing import Any, ClassVar
 from uuid import UUID
 
-from .aborted import run_last
+from .aborted import driver_of, run_last
 from .effects import Effects, text_of
 from .errors import IdemError
-from .executors import kind_of, raise_caused, translated
+from .executors import is_closed, kind_of, raise_caused, translated
 from .ids import MessageId
 from .outcomes import Claimed, Duplicate, Expired, InProgress, Mismatch, Outcome, Settlement
 from .results import CLAIM, claim_of
@@ -46,8 +46,9 @@ async def async_process(
     - `source` opens transactions: see `async_transactions`.
     - `handler` gets the connection or session, and returns effects or None. It does not run unless
       the message is claimed. It cannot commit: its COMMIT fails with SQLSTATE 2D000.
-    - `retries` is how often the transaction is repeated after SQLSTATE 40001 or 40P01, or after a
-      connection that was lost before the COMMIT.
+    - `retries` is how often the transaction is repeated after SQLSTATE 40001 or 40P01, or after its
+      connection was lost before the COMMIT. The handler runs again, also after a conflict (40001,
+      40P01) of another database that it uses, but not after a lost connection to it.
     - The other options are those of `claim`.
 
     An error of the handler rolls back, and is raised as it is. An error of a statement that the
@@ -55,18 +56,26 @@ async def async_process(
     committed. An error of the COMMIT is an IdemError, too. If its reply is lost, process the
     message again, and the claim decides.
     """
+    if not isinstance(retries, int) or retries < 0:
+        raise ValueError(f"retries is an integer from 0, not {retries!r}")
     opened = async_transactions(source)
     claim = _claim_and_forbid_commit(message_id, destination, wait, fingerprint, sent_at)
-    is_handling = is_committing = False
+    is_handling = is_committing = is_connected = False
 
     async def work(connection: Any) -> Any:
-        nonlocal is_handling, is_committing
+        nonlocal is_handling, is_committing, is_connected
         idem = functions_of(opened, connection)
         outcome = await idem.run(claim)
         if not isinstance(outcome, Claimed):
             return outcome
+        driver = await driver_of(connection)
         is_handling = True
-        effects = await handler(connection)
+        try:
+            effects = await handler(connection)
+        except Exception:
+            # Then a lost connection is another one, which the handler uses.
+            is_connected = not is_closed(driver)
+            raise
         is_handling = False
         text = text_of(() if effects is None else effects)
         last = _record_and_allow_commit(message_id, destination, text)
@@ -75,8 +84,9 @@ async def async_process(
         return Processed(ids)
 
     async def attempt() -> Any:
-        nonlocal is_handling, is_committing
-        is_handling, is_committing, failed = False, False, None
+        nonlocal is_handling, is_committing, is_connected
+        is_handling = is_committing = is_connected = False
+        failed = None
         try:
             async with opened() as connection:
                 try:
@@ -94,7 +104,7 @@ async def async_process(
         if not isinstance(found, IdemError):
             return False
         return found.sqlstate in ("40001", "40P01") or (
-            found.is_connection_lost and not is_committing
+            found.is_connection_lost and not is_committing and not is_connected
         )
 
     return await retried(opened, attempt, may_retry, retry_delays(1 + retries))

@@ -182,9 +182,10 @@ ASYNCHRONOUS: Kinds = {
 
 
 def is_closed(connection: Any) -> bool:
-    """Returns whether a connection of asyncpg is lost. Its errors do not always tell."""
+    """Returns whether a driver's connection is lost. The errors of asyncpg do not always tell."""
     try:
-        return bool(connection.is_closed())
+        is_closed = getattr(connection, "closed", None)
+        return bool(connection.is_closed() if is_closed is None else is_closed)
     except Exception:
         # The pool has taken the connection back.
         return True

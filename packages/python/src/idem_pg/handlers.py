@@ -7,13 +7,15 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast, overload
 
-from .aborted import PROBE, is_intact, run_last
+from .aborted import run_last
 from .blocking import finished
+from .errors import IdemError
 from .executors import SYNCHRONOUS
 from .functions import Functions
 from .idem import AsyncIdem, Idem
 from .ids import MessageId
 from .outcomes import Duplicate
+from .statements import Call, Statement
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -29,7 +31,8 @@ class idempotent:  # noqa: N801
     `id` gets the other arguments. For a duplicate the handler does not run, and the result is
     `Duplicate()`. The caller begins and commits the transaction. A handler that is a coroutine
     function gets the connection of an asynchronous driver. If the handler has caught the error of a
-    statement, so that nothing would be committed, an IdemError with SQLSTATE 25P02 is raised.
+    statement, so that nothing would be committed, an IdemError with SQLSTATE 25P02 is raised. If it
+    has rolled back, so that the claim is gone, an IdemError with SQLSTATE 2D000 is raised.
     """
 
     def __init__(self, *, destination: str, id: Callable[..., MessageId]) -> None:
@@ -60,7 +63,8 @@ class idempotent:  # noqa: N801
             if not Idem(connection).try_claim(message_id, self._destination):
                 return Duplicate()
             result = handler(connection, *args, **options)
-            finished(_raise_if_aborted(Functions(connection, SYNCHRONOUS, "Idem"), connection))
+            idem = Functions(connection, SYNCHRONOUS, "Idem")
+            finished(self._ensure_claimed(idem, connection, message_id))
             return result
 
         return claimed
@@ -74,12 +78,19 @@ class idempotent:  # noqa: N801
             if not await AsyncIdem(connection).try_claim(message_id, self._destination):
                 return Duplicate()
             result = await handler(connection, *args, **options)
-            await _raise_if_aborted(AsyncIdem(connection), connection)
+            await self._ensure_claimed(AsyncIdem(connection), connection, message_id)
             return result
 
         return cast("Callable[..., Awaitable[T | Duplicate]]", claimed)
 
-
-async def _raise_if_aborted(idem: Functions, connection: Any) -> None:
-    if not await is_intact(connection):
-        await run_last(idem, connection, PROBE)
+    async def _ensure_claimed(
+        self, idem: Functions, connection: Any, message_id: MessageId
+    ) -> None:
+        """Raises IdemError if the transaction is aborted, or is not the one of the claim."""
+        probe: Statement[bool] = Call.of("idem_is_claimed", message_id, self._destination).scalar()
+        if not await run_last(idem, connection, probe):
+            raise IdemError(
+                "the handler has ended the transaction, so the claim is gone",
+                "2D000",
+                "Let the caller end the transaction, or roll back to a savepoint.",
+            )
