@@ -100,6 +100,8 @@ async def handle(connection: AsyncConnection, message: AbstractIncomingMessage) 
         account, cents = payment_of(message.body)
         await charge_once(connection, message_id, account, cents)
     except InvalidPaymentError as error:
+        # The default of the role can be another level, at which `reject` fails.
+        await connection.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
         idem = AsyncIdem(connection)
         await idem.reject(message_id, DESTINATION, message.body, str(error), source=QUEUE)
 

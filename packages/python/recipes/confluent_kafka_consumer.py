@@ -116,6 +116,8 @@ def handle(connection: psycopg.Connection, message: Message) -> None:
         account, cents = payment_of(body)
         charge_once(connection, message_id, account, cents)
     except InvalidPaymentError as error:
+        # The default of the role can be another level, at which `reject` fails.
+        connection.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
         Idem(connection).reject(message_id, DESTINATION, body, str(error), source=TOPIC)
 
 

@@ -66,6 +66,9 @@ MALFORMED = [
 WITHOUT_CLAIMS = {"PGOPTIONS": "-c search_path=without_claims,public"}
 """The environment of a broken variant: each claim succeeds, and effects are not recorded."""
 
+ISOLATED = {"PGOPTIONS": r"-c default_transaction_isolation=repeatable\ read"}
+"""The environment of a consumer whose role has another isolation level by default."""
+
 FAILURES = """
     DROP SEQUENCE IF EXISTS attempt;
     CREATE SEQUENCE attempt;

@@ -17,7 +17,7 @@ import psycopg
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 
-from idem_pg import Found, ToolBusyError, ToolFailedError, UnknownCall, once
+from idem_pg import CallRefusedError, Found, ToolBusyError, ToolFailedError, UnknownCall, once
 
 GATEWAY = os.environ["GATEWAY_URL"]
 CONVERSATION = os.environ["CONVERSATION_ID"]
@@ -61,7 +61,7 @@ def refund(order: str, cents: int, call_id: str) -> dict[str, str]:
     """Refunds an order. `call_id` is the id of your tool call: pass the same one to repeat it."""
     try:
         return refund_once(order, cents, conversation=CONVERSATION, call_id=call_id)
-    except (ToolBusyError, ToolFailedError) as error:
+    except (CallRefusedError, ToolBusyError, ToolFailedError) as error:
         # The model gets the text of a ToolError only.
         raise ToolError(str(error)) from error
 

@@ -9,6 +9,7 @@ import pytest
 import rabbitmq
 from aio_pika_consumer import QUEUE
 from harness import (
+    ISOLATED,
     WITHOUT_CLAIMS,
     Database,
     Payment,
@@ -54,7 +55,7 @@ def test_malformed_messages_become_dead_letters(database: Database) -> None:
     for message in without_id + malformed:
         rabbitmq.publish(QUEUE, [message])
     publish(payments)
-    with starter(database, COMMAND, {})():
+    with starter(database, COMMAND, ISOLATED)():
         until("every message is acknowledged", is_drained)
     for _, body in without_id:
         assert database.dead_letters(body) == 1

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from harness import (
+    ISOLATED,
     PAUSE,
     WITHOUT_CLAIMS,
     Database,
@@ -98,7 +99,7 @@ def test_malformed_messages_become_dead_letters(database: Database, kafka: Kafka
     invalid_ids = list(zip(ids, bodies, strict=False))
     kafka.produce(invalid_ids + malformed)
     kafka.publish(payments)
-    with starter(database, COMMAND, environment(kafka))():
+    with starter(database, COMMAND, environment(kafka) | ISOLATED)():
         until("every offset is committed", kafka.is_drained)
     for _, body in invalid_ids:
         assert database.dead_letters(body) == 1

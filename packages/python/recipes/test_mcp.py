@@ -29,6 +29,7 @@ class Gateway(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.refunds: list[tuple[str, str]] = []
         self.is_silent = False
+        self.result: Any = None
         self.requested = threading.Event()
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
 
@@ -45,7 +46,7 @@ class Handler(BaseHTTPRequestHandler):
             # Wait until the client is gone.
             self.connection.recv(1)
             return
-        self._reply({"refund": key})
+        self._reply(self.server.result or {"refund": key})
 
     def do_GET(self) -> None:
         key = self.path.rpartition("/")[2]
@@ -107,6 +108,21 @@ def test_repeated_tool_call_refunds_once(gateway: Gateway, conversation: str) ->
     assert len(gateway.refunds) == 1
     for result in results:
         assert result.structured_content == {"refund": gateway.refunds[0][0]}
+
+
+def test_result_that_cannot_be_stored_is_an_error_for_the_model(
+    gateway: Gateway, conversation: str
+) -> None:
+    gateway.result = {"refund": float("nan")}
+
+    async def main() -> list[Any]:
+        async with client_of(gateway, conversation) as client:
+            return [await client.call_tool("refund", CALL) for _ in range(2)]
+
+    for result in asyncio.run(main()):
+        assert result.is_error
+        assert "its result cannot be stored" in str(result.content)
+    assert len(gateway.refunds) == 1
 
 
 def test_equal_ids_of_two_conversations_are_two_refunds(
