@@ -282,6 +282,22 @@ def test_error_in_a_savepoint_can_be_caught(pool: ConnectionPool, message_id: st
         assert handler(connection) == Duplicate()
 
 
+@pytest.mark.parametrize("is_used_again", [False, True])
+@pytest.mark.parametrize("source", sources()[:3])
+def test_handler_cannot_roll_back(
+    source: Any, is_used_again: bool, message_id: str, observer: psycopg.Connection
+) -> None:
+    def handler(connection: Any) -> None:
+        connection.rollback()
+        if is_used_again:
+            execute(connection, f"INSERT INTO work VALUES ('{message_id}')")
+
+    with pytest.raises((IdemError, InvalidRequestError)):
+        process(source, message_id, DESTINATION, handler)
+    assert work_of(observer, message_id) == 0
+    assert process(source, message_id, DESTINATION, lambda _: None) == Processed([])
+
+
 @pytest.mark.parametrize("source", sources())
 def test_handler_cannot_commit(source: Any, message_id: str, observer: psycopg.Connection) -> None:
     def handler(connection: Any) -> None:

@@ -50,7 +50,8 @@ def async_once(
 
     - `source` opens transactions: see `async_transactions`.
     - `scope` is the name of the parameter with the conversation or session, in which the ids are
-      unique. None: the ids are unique everywhere, as UUIDs are.
+      unique. None: the ids are unique everywhere, as UUIDs are. With or without a scope, an id
+      that spells a UUID is a text: upper and lower case differ.
     - `id` is the name of the parameter with the id of the call, for example the id that the model
       gave to its tool call. Calls with the same id in the same scope are the same call. If the ids
       change when the model repeats a call, pass `tool_call_key(…)`.
