@@ -88,6 +88,8 @@ SCHEMA = """
     CREATE SCHEMA without_claims;
     CREATE FUNCTION without_claims.idem_try_claim(text, text) RETURNS boolean
         LANGUAGE sql AS 'SELECT true';
+    CREATE FUNCTION without_claims.idem_is_claimed(text, text) RETURNS boolean
+        LANGUAGE sql AS 'SELECT true';
     CREATE FUNCTION without_claims.idem_record_effects(text, text, jsonb) RETURNS uuid[]
         LANGUAGE sql AS 'SELECT NULL::uuid[]';
 """
