@@ -23,6 +23,31 @@ fn payment_of(account: i64) -> String {
     format!(r#"{{"account": {account}, "amount": {AMOUNT}}}"#)
 }
 
+/// Returns the bodies of messages that are no payment, or one that must not be paid.
+fn rejected_payments() -> [String; 9] {
+    let deep = format!("{}{}", "[".repeat(50_000), "]".repeat(50_000));
+    [
+        payment_of(8),
+        payment_of(9),
+        "no JSON \0".to_owned(),
+        String::new(),
+        "[1]".to_owned(),
+        format!(r#"{{"account": 7, "amount": 100, "note": {deep}}}"#),
+        r#"{"account": 7}"#.to_owned(),
+        r#"{"account": 7, "amount": true}"#.to_owned(),
+        r#"{"account": 7, "amount": {}}"#.to_owned(),
+    ]
+}
+
+/// Publishes a payment with an id that is not UTF-8. The client of Rust has no such ids.
+const PUBLISH_WITHOUT_UTF8: &str = r#"
+import os, pika
+channel = pika.BlockingConnection(pika.URLParameters(os.environ["AMQP_URL"])).channel()
+channel.confirm_delivery()
+properties = pika.BasicProperties(message_id=b"latin-1 \xe9", delivery_mode=2)
+channel.basic_publish("", "payments", b'{"account": 7, "amount": 100}  ', properties)
+"#;
+
 /// A consumer that is killed when the value is dropped.
 struct Consumer(Child);
 
@@ -63,6 +88,15 @@ impl Fixture {
                  CREATE FUNCTION record_nothing(text, text, jsonb) RETURNS void LANGUAGE sql
                      AS ''",
             )
+            .await?;
+        // The page says what to do if the default of the database is not READ COMMITTED.
+        let isolation = "SET default_transaction_isolation";
+        let name_of_db = db.name();
+        session
+            .run(&format!(
+                "ALTER DATABASE {name_of_db} {isolation} = 'repeatable read';
+                 ALTER ROLE CURRENT_USER IN DATABASE {name_of_db} {isolation} = 'read committed'"
+            ))
             .await?;
         let broker = RabbitMq::start()?;
         let properties = ConnectionProperties::default();
@@ -119,6 +153,17 @@ impl Fixture {
         );
         let confirmed = published.await?.await?;
         ensure!(confirmed.is_ack(), "{confirmed:?}");
+        Ok(())
+    }
+
+    async fn publish_without_utf8(&self) -> Result<()> {
+        let url = self.broker.url();
+        let published = tokio::task::spawn_blocking(move || {
+            let mut command = install::python_consumer(PUBLISH_WITHOUT_UTF8)?;
+            Ok::<_, anyhow::Error>(command.env("AMQP_URL", url).output()?)
+        });
+        let published = published.await??;
+        ensure!(published.status.success(), "{published:?}");
         Ok(())
     }
 
@@ -313,33 +358,52 @@ impl Trial {
     }
 
     /// Publishes messages that are always rejected, and a payment after them. Each of them becomes a
-    /// dead letter, also one without an id, and the payment is paid.
+    /// dead letter, also one without an id that PostgreSQL can store, and the payment is paid.
     async fn reject(&self, code: &str) -> Result<()> {
         let fixture = &self.fixture;
         let consumer = self.consume(code).await?;
-        let (paid, missing, forbidden) = (payment_of(7), payment_of(8), payment_of(9));
-        let rejected = [
-            (None, paid.as_str()),
-            (Some("r1"), missing.as_str()),
-            (Some("r2"), forbidden.as_str()),
-            (Some("r3"), "no JSON"),
-        ];
-        for (id, payment) in rejected {
-            let properties = BasicProperties::default();
-            let properties = match id {
-                Some(id) => properties.with_message_id(ShortString::from(id)),
-                None => properties,
-            };
+        for (number, payment) in rejected_payments().iter().enumerate() {
+            let id = ShortString::from(format!("r{number}"));
+            let properties = BasicProperties::default().with_message_id(id);
             fixture.publish_with(properties, payment).await?;
         }
-        fixture.publish(&["p7"]).await?;
+        let paid = payment_of(7);
+        fixture
+            .publish_with(BasicProperties::default(), &paid)
+            .await?;
+        let zero = BasicProperties::default().with_message_id(ShortString::from("zero\0byte"));
+        fixture.publish_with(zero, &format!("{paid} ")).await?;
+        fixture.publish_without_utf8().await?;
+        fixture.publish(&["p\u{e9}7"]).await?;
+        // Each takes three seconds.
+        for count in 1..=12 {
+            until(
+                &format!("the consumer rejects {count} messages"),
+                async || {
+                    let letters = "SELECT count(*) FROM idem.dead_letters";
+                    let letters: i32 = fixture.session.text(letters).await?.parse()?;
+                    Ok::<_, anyhow::Error>(letters >= count)
+                },
+            )
+            .await?;
+        }
         fixture.until_acknowledged().await?;
         fixture.kill(consumer).await?;
-        let letters = "SELECT string_agg(coalesce(id, 'none'), ' ' ORDER BY id)
+        // A message without an id gets a UUID.
+        let letters = "SELECT string_agg(CASE WHEN length(id) = 36 THEN 'UUID' ELSE id END, ' '
+                                         ORDER BY length(id), id)
                          FROM idem.dead_letters
                         WHERE destination = 'billing.charge'";
         let letters = fixture.session.text(letters).await?;
-        ensure!(letters == "r1 r2 r3 none", "the dead letters are {letters}");
+        ensure!(
+            letters == "r0 r1 r2 r3 r4 r5 r6 r7 r8 UUID UUID UUID",
+            "the dead letters are {letters}"
+        );
+        let claimed = "SELECT idem_is_claimed(U&'p\\00e97', 'billing.charge')";
+        ensure!(
+            fixture.session.text(claimed).await? == "t",
+            "the id is another"
+        );
         Ok(())
     }
 
