@@ -5,9 +5,10 @@ import type { MessageId } from "./message-id.js";
 /**
  * What to tell the broker.
  *
- * - `acknowledge`: the broker removes the message. After the commit.
- * - `redeliver`: the message was not processed. The broker delivers it again, after `retryAfterMs`
- *   if that is known.
+ * - `acknowledge`: the broker removes the message. After `claimed`, commit the work first.
+ * - `redeliver`: the message is not processed yet. The broker delivers it again, after
+ *   `retryAfterMs` if that is known. Also the settlement of `acquired`, until the message is
+ *   completed.
  * - `reject`: the message can never be processed. Store it as a dead letter with `reject` of `Idem`
  *   (with `bury` of `Lease` if it is exhausted, and with the id null after `mismatch`, because the
  *   id is that of another message), then acknowledge it. A broker whose queue has no target for
@@ -61,7 +62,8 @@ export interface Held extends LeaseToken {
 /**
  * The result of `acquire`.
  *
- * - `acquired`: do the work, then complete or release the message.
+ * - `acquired`: commit, do the work, then complete or release the message. Acknowledge it after
+ *   the completion only.
  * - `exhausted`: the message is leased, but no attempt is left. Bury it.
  * - `duplicate`: the message was processed.
  * - `in_progress`: another process holds the lease, or the message waits for a retry. Try again
@@ -69,7 +71,7 @@ export interface Held extends LeaseToken {
  * - `dead`: the message is a dead letter.
  */
 export type LeaseOutcome =
-  | ({ readonly outcome: "acquired"; readonly settlement: "acknowledge" } & Held)
+  | ({ readonly outcome: "acquired"; readonly settlement: "redeliver" } & Held)
   | ({ readonly outcome: "exhausted"; readonly settlement: "reject" } & Held)
   | { readonly outcome: "duplicate" | "dead"; readonly settlement: "acknowledge" }
   | {

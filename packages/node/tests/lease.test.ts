@@ -8,7 +8,7 @@ import { describe, test } from "node:test";
 import type pg from "pg";
 
 import { idem, lease, LeaseLostError, transactions } from "../src/index.js";
-import type { Pool } from "../src/index.js";
+import type { Idem, Pool } from "../src/index.js";
 import { asExecutor, execute, POOLS } from "./pools.js";
 import { start } from "./programs.js";
 import { startProxy } from "./proxy.js";
@@ -206,6 +206,17 @@ for (const [name, open] of Object.entries(POOLS)) {
       await held.complete();
       assert.equal(held.signal.aborted, false);
       assert.equal(await isClaimed("m-10", destination), true);
+    });
+
+    test("acquired message is redelivered until it is completed", async () => {
+      const on = <T>(work: (functions: Idem) => Promise<T>) =>
+        transactions(pool)((client) => work(idem(asExecutor(client))));
+      const first = await on((functions) => functions.acquire("m-15", destination));
+      assert.ok(first.outcome === "acquired");
+      assert.equal(first.settlement, "redeliver");
+      await on((functions) => functions.complete(first));
+      const after = await on((functions) => functions.acquire("m-15", destination));
+      assert.deepEqual(after, { outcome: "duplicate", settlement: "acknowledge" });
     });
 
     test("exhausted message is buried", async () => {

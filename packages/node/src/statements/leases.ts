@@ -43,7 +43,7 @@ export function leaseOutcome(
         throw new UnexpectedResultError(`the outcome ${outcome} has no token or attempt`);
       }
       const held = { id, destination, token, attempt, lastError };
-      if (outcome === "acquired") return { outcome, settlement: "acknowledge", ...held };
+      if (outcome === "acquired") return { outcome, settlement: "redeliver", ...held };
       return { outcome, settlement: "reject", ...held };
     }
     case "duplicate":
