@@ -3,7 +3,7 @@
 import { retry } from "./backoff.js";
 import { CallFailedError, CallNotDone, CallRefused, describe, refusal } from "./call-errors.js";
 import { UnstorableResult, type CallFailure } from "./call-errors.js";
-import { IdemError, LeaseLostError, NOT_HELD, storable } from "./errors.js";
+import { IdemError, isOfEnvironment, LeaseLostError, NOT_HELD, storable } from "./errors.js";
 import { idem, type Idem } from "./idem.js";
 import type { BegunCall, Step } from "./journal.js";
 import { textOfJson, type Jsonify } from "./json.js";
@@ -34,8 +34,8 @@ export interface UnknownCall extends CallContext {
  * - `repeat`: make the call again with the same key.
  * - `fail`: make no call, and fail with a `CallFailedError` whose failure is `unknown`.
  * - a function: query the external system. `{ found }` is recorded as the result, and `CallRefused`
- *   as a rejection. With null the call is made. After any other error of the function the result is
- *   still not known.
+ *   as a rejection. With null the call is made. After any other error of the function the result of
+ *   the earlier attempt stays unknown. `CallNotDone` takes this attempt back.
  */
 export type OnUnknown<T> = "repeat" | "fail" | ((call: UnknownCall) => Promise<Found<T> | null>);
 
@@ -109,7 +109,8 @@ export class ExternalCalls<C extends Client> {
     }
     // A process that was paused since the step began makes no call.
     this.#renewal.throwIfLost();
-    return this.#made(step, () => call(this.#contextOf(begun)));
+    const response: T = await this.#result(step, () => call(this.#contextOf(begun)));
+    return this.#finish(step, response);
   }
 
   /**
@@ -143,43 +144,27 @@ export class ExternalCalls<C extends Client> {
           "had an effect",
       );
     }
-    const found = await this.#query(step, begun, onUnknown);
+    const found = await this.#result(step, async () => {
+      const result = await onUnknown({ ...this.#contextOf(begun), begunAt: begun.begunAt });
+      if (!isFound(result)) throw new TypeError("onUnknown returned neither { found } nor null");
+      return result;
+    });
     return found === null ? null : { found: await this.#finish(step, found.found) };
   }
 
-  /**
-   * Queries the external system. `CallRefused` is the result of the call. Any other error does not
-   * show the result.
-   */
-  async #query<T>(
-    step: Step,
-    begun: BegunCall,
-    onUnknown: (call: UnknownCall) => Promise<Found<T> | null>,
-  ): Promise<Found<T> | null> {
+  /** Returns the result of the call or of the query, or records its error. */
+  async #result<T>(step: Step, ask: () => Promise<T>): Promise<T> {
     try {
-      const found = await onUnknown({ ...this.#contextOf(begun), begunAt: begun.begunAt });
-      if (!isFound(found)) throw new TypeError("onUnknown returned neither { found } nor null");
-      return found;
-    } catch (error) {
-      if (error instanceof CallRefused) throw await this.#fail(step, error);
-      throw failed(step.step, "uncertain", error);
-    }
-  }
-
-  /** Makes the call, and records its result or its error. */
-  async #made<T>(step: Step, call: () => Promise<T>): Promise<Jsonify<T>> {
-    let response: T;
-    try {
-      response = await call();
+      return await ask();
     } catch (error) {
       throw await this.#fail(step, error);
     }
-    return this.#finish(step, response);
   }
 
   /**
    * Returns the result as later attempts get it: through JSON. A result that cannot be stored is
-   * recorded as the failure of the call, which has had its effect.
+   * recorded as the failure of the call, which has had its effect. An error of the environment
+   * leaves the result unknown.
    */
   async #finish<T>(step: Step, response: T): Promise<Jsonify<T>> {
     try {
@@ -189,7 +174,7 @@ export class ExternalCalls<C extends Client> {
       return recorded;
     } catch (error) {
       // Another process has recorded a result, or the database is not available.
-      if (error instanceof IdemError && (error.retryable || error.sqlstate === NOT_HELD)) {
+      if (error instanceof IdemError && (isOfEnvironment(error) || error.sqlstate === NOT_HELD)) {
         throw error;
       }
       throw await this.#fail(step, new UnstorableResult(error));
@@ -210,8 +195,11 @@ export class ExternalCalls<C extends Client> {
     const owner = this.#owner;
     try {
       await this.#write(async (on) => {
-        // The holder of the next lease may be making the call, so only the holder records.
-        await on.extend(owner, { leaseMs: owner.leaseMs });
+        // The holder of the next lease may be making the call, so only the holder records. But a
+        // call whose result cannot be stored was made.
+        if (!(cause instanceof UnstorableResult)) {
+          await on.extend(owner, { leaseMs: owner.leaseMs });
+        }
         await on.journal.failCall(step, whyOf(cause), { retryable: failure === "not_done" });
       });
     } catch (error) {

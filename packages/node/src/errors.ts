@@ -9,6 +9,9 @@ const CONNECTION_LOST: ReadonlySet<string> = new Set([
 /** The lease, the claim or the batch is not held, or the step has another result. */
 export const NOT_HELD = "55000";
 
+/** The server is read-only, has no resources, or an operator intervened. */
+const ENVIRONMENT = /^(25006|53|57|58)/;
+
 /** An error of the server, or of the connection. `cause` is the error of the driver. */
 export class IdemError extends Error {
   override name = "IdemError";
@@ -79,6 +82,11 @@ export function commitError(error: unknown): IdemError {
     "the reply to COMMIT is missing: the transaction may or may not have committed",
     { sqlstate: serverError(error)?.sqlstate, retryable: true, cause: error },
   );
+}
+
+/** Returns whether the environment caused the error, and not what was to be written. */
+export function isOfEnvironment({ retryable, sqlstate = "" }: IdemError): boolean {
+  return retryable || ENVIRONMENT.test(sqlstate);
 }
 
 /** Returns the text of an error as PostgreSQL can store it. */

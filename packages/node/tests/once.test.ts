@@ -139,13 +139,24 @@ for (const [name, open] of Object.entries(POOLS)) {
     test("query that fails leaves the call unknown", async () => {
       await killedDuringCall("m-6");
       const held = await acquired(pool, "m-6", destination);
-      // The query cannot know that another process does not make the call now.
-      for (const cause of [new Error("no reply"), new CallNotDone("not sent")]) {
-        const onUnknown: OnUnknown<string> = () => Promise.reject(cause);
-        const failed = held.once("charge", request, notCalled, { onUnknown });
-        await assert.rejects(failed, { name: "CallFailedError", failure: "uncertain", cause });
-        assert.deepEqual(await stateOf("m-6", destination), ["unknown", null]);
-      }
+      const cause = new Error("no reply");
+      const onUnknown: OnUnknown<string> = () => Promise.reject(cause);
+      const failed = held.once("charge", request, notCalled, { onUnknown });
+      await assert.rejects(failed, { name: "CallFailedError", failure: "uncertain", cause });
+      assert.deepEqual(await stateOf("m-6", destination), ["unknown", null]);
+    });
+
+    test("query without effect takes its attempt back", async () => {
+      await killedDuringCall("m-22");
+      const held = await acquired(pool, "m-22", destination);
+      const cause = new CallNotDone("not sent");
+      const onUnknown: OnUnknown<string> = () => Promise.reject(cause);
+      const failed = held.once("charge", request, notCalled, { onUnknown });
+      await assert.rejects(failed, { name: "CallFailedError", failure: "not_done", cause });
+      // Only the attempt whose process was killed may have had its effect, until a person knows.
+      assert.deepEqual(await stateOf("m-22", destination), ["unknown", null]);
+      await query("SELECT idem_fail_call($1, $2, 'charge', 'not found')", ["m-22", destination]);
+      assert.deepEqual(await stateOf("m-22", destination), ["new", null]);
     });
 
     test("query that finds a rejection records it", async () => {
@@ -247,6 +258,37 @@ for (const [name, open] of Object.entries(POOLS)) {
       assert.match(String(error), /stored: permission denied for function idem_finish_call$/);
       await limited.close();
       await query(`DROP OWNED BY ${user}; DROP ROLE ${user}`);
+    });
+
+    test("error of the environment leaves the call unknown", async (t) => {
+      const user = `test_${randomUUID().replaceAll("-", "")}`;
+      await query(`CREATE ROLE ${user} LOGIN`);
+      await query(`SELECT idem_grant($1, 'consumer')`, [user]);
+      // The response is the SQLSTATE of the error.
+      await query(`CREATE SCHEMA ${user}`);
+      await query(`GRANT USAGE ON SCHEMA ${user} TO ${user}`);
+      await query(`ALTER ROLE ${user} SET search_path = ${user}, public`);
+      await query(`CREATE FUNCTION ${user}.idem_finish_call(text, text, text, response json)
+        RETURNS void LANGUAGE plpgsql AS $$
+        BEGIN RAISE 'cannot' USING ERRCODE = response #>> '{}'; END $$`);
+      const limited = open({ user });
+      t.after(async () => {
+        await limited.close();
+        await query(`DROP SCHEMA ${user} CASCADE; DROP OWNED BY ${user}; DROP ROLE ${user}`);
+      });
+      const options = { onUnknown: "fail" } as const;
+      const made = async (sqlstate: string) => {
+        const held = await acquired(limited.pool, `m-23-${sqlstate}`, destination);
+        return held.once("charge", request, () => Promise.resolve(sqlstate), options);
+      };
+      for (const sqlstate of ["25006", "53100", "57014", "58030"]) {
+        await assert.rejects(made(sqlstate), { name: "IdemError", sqlstate });
+        assert.deepEqual(await stateOf(`m-23-${sqlstate}`, destination), ["unknown", null]);
+      }
+      for (const sqlstate of ["22003", "54000", "XX000"]) {
+        await assert.rejects(made(sqlstate), { name: "CallFailedError", failure: "refused" });
+        assert.deepEqual(await stateOf(`m-23-${sqlstate}`, destination), ["failed", null]);
+      }
     });
 
     test("found result that cannot be stored is never made again", async () => {
@@ -358,24 +400,30 @@ for (const [name, open] of Object.entries(POOLS)) {
       assert.equal(made, 1);
     });
 
+    /** Makes a call in which the lease is lost, and another process begins the call. */
+    async function losing<T>(id: string, call: () => Promise<T>): Promise<unknown> {
+      const held = await acquired(pool, id, destination);
+      const lost = async () => {
+        await query("SELECT idem_release($1, $2, $3)", [id, destination, String(held.token)]);
+        const next = await acquired(pool, id, destination);
+        const begun = [id, destination, JSON.stringify(request), String(next.token)];
+        await query("SELECT idem_begin_call($1, $2, 'charge', $3, token => $4)", begun);
+        return call();
+      };
+      return held.once<unknown>("charge", request, lost, { onUnknown: "fail" });
+    }
+
     test("failure is recorded by the holder of the lease only", async () => {
-      const held = await acquired(pool, "m-11", destination);
-      const refused = new CallRefused("declined");
-      const failed = held.once<never>(
-        "charge",
-        request,
-        async () => {
-          const lease = ["m-11", destination, String(held.token)];
-          await query("SELECT idem_release($1, $2, $3)", lease);
-          const next = await acquired(pool, "m-11", destination);
-          const begun = ["m-11", destination, JSON.stringify(request), String(next.token)];
-          await query("SELECT idem_begin_call($1, $2, 'charge', $3, token => $4)", begun);
-          throw refused;
-        },
-        { onUnknown: "fail" },
-      );
-      await assert.rejects(failed, { name: "LeaseLostError", cause: refused });
+      const cause = new CallRefused("declined");
+      const failed = losing("m-11", () => Promise.reject(cause));
+      await assert.rejects(failed, { name: "LeaseLostError", cause });
       assert.deepEqual(await stateOf("m-11", destination), ["unknown", null]);
+    });
+
+    test("result without JSON is recorded after the lease is lost", async () => {
+      const failed = losing("m-24", () => Promise.resolve(1n));
+      await assert.rejects(failed, { name: "CallFailedError", failure: "refused" });
+      assert.deepEqual(await stateOf("m-24", destination), ["failed", null]);
     });
 
     test("long error of a call is cut", async () => {
