@@ -1,7 +1,8 @@
 /** Outgoing messages. */
 
 import { textOfJson } from "./json.js";
-import { isBytes, type Content, type Payload, type Properties } from "./payload.js";
+import { checkOptions } from "./options.js";
+import { isBytes, PROPERTIES, type Content, type Payload, type Properties } from "./payload.js";
 import {
   bytes, integer, jsonObject, nullable, text, time, type Values,
 } from "./statements/columns.js";
@@ -19,6 +20,9 @@ export interface Effect extends Properties {
 
 /** A message for `send`, which delivers as soon as the transaction commits. */
 export type OutgoingMessage = Omit<Effect, "deliverAfter">;
+
+/** The members of `OutgoingMessage`. */
+export const SENT = ["topic", "payload", "messageId", ...PROPERTIES] as const;
 
 /** An effect as it was recorded. */
 export type RecordedEffect = Content & Values<typeof RECORDED_EFFECT>;
@@ -55,6 +59,7 @@ function members(effect: unknown): Record<string, unknown> {
   if (!isEffect(effect)) {
     throw new TypeError(`an effect is an object with topic and payload, not ${String(effect)}`);
   }
+  checkOptions("an effect", effect, ...SENT, "deliverAfter");
   const { payload } = effect;
   if (!isBytes(payload)) textOfJson(payload);
   return {

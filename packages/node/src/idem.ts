@@ -1,12 +1,12 @@
 /** The functions of idem in the transaction of the user. */
 
-import { RECORDED_EFFECT, textOfEffects } from "./effects.js";
+import { RECORDED_EFFECT, SENT, textOfEffects } from "./effects.js";
 import type { Effects, OutgoingMessage, RecordedEffect } from "./effects.js";
 import { leaseError, storable } from "./errors.js";
 import { executeOn, type Executor } from "./executors/index.js";
 import { Inbox } from "./inbox.js";
 import { Journal } from "./journal.js";
-import type { Letter, RejectedLetter } from "./letter.js";
+import { LETTER, type Letter, type RejectedLetter } from "./letter.js";
 import { textOfId, type MessageId } from "./message-id.js";
 import type { ClaimOutcome, LeaseOutcome, LeaseToken } from "./outcomes.js";
 import { checkOptions } from "./options.js";
@@ -93,6 +93,7 @@ export class Idem {
 
   /** Sends a message that does not result from another message. Returns its message id. */
   async send(message: OutgoingMessage): Promise<string> {
+    checkOptions("send", message, ...SENT);
     const { topic, payload, messageId } = message;
     const call = new FunctionCall(isBytes(payload) ? "idem_send_bytes" : "idem_send");
     call.text(topic).payload(payload).content(message).option("message_id", "uuid", messageId);
@@ -130,6 +131,7 @@ export class Idem {
 
   /** Releases a lease. Returns the milliseconds until the next attempt, null if there is none. */
   async release(lease: LeaseToken, options: ReleaseOptions = {}): Promise<number | null> {
+    checkOptions("release", options, "error", "final");
     const call = FunctionCall.ofLease("idem_release", lease);
     const error = options.error === undefined ? undefined : storable(options.error);
     call.option("error", "text", error).option("final", "boolean", options.final);
@@ -138,6 +140,7 @@ export class Idem {
 
   /** Stores a leased message of a broker as a dead letter. */
   async bury(lease: LeaseToken, letter: Letter): Promise<void> {
+    checkOptions("bury", letter, ...LETTER);
     const call = FunctionCall.ofLease("idem_bury", lease).bytes(bytesOf(letter.payload));
     await this.#run(call.text(storable(letter.error)).content(letter).value(nothing), leaseError);
   }
@@ -151,6 +154,7 @@ export class Idem {
     destination: string,
     letter: RejectedLetter,
   ): Promise<boolean> {
+    checkOptions("reject", letter, ...LETTER, "source");
     const call = new FunctionCall("idem_reject").idOrNull(id).text(destination);
     call.bytes(bytesOf(letter.payload)).text(storable(letter.error)).content(letter);
     return this.#run(call.option("source", "text", letter.source).value(boolean));

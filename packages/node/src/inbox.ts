@@ -1,5 +1,6 @@
 import type { MessageId } from "./message-id.js";
-import { Content, isBytes, type Payload, type Properties } from "./payload.js";
+import { checkOptions } from "./options.js";
+import { Content, isBytes, PROPERTIES, type Payload, type Properties } from "./payload.js";
 import type { Run } from "./run.js";
 import {
   bigint, boolean, bytes, integer, jsonObject, nullable, text, time, type Values,
@@ -16,6 +17,9 @@ export interface ReceivedMessage extends Properties {
   /** The earliest time of the first attempt. */
   readonly deliverAfter?: Date | undefined;
 }
+
+/** The members of `ReceivedMessage`. */
+const RECEIVED = ["id", "destination", "payload", "deliverAfter", ...PROPERTIES] as const;
 
 export interface NextOptions extends LeaseOptions {
   /** 1 to 10,000. 1 by default. */
@@ -59,6 +63,7 @@ export class Inbox {
 
   /** Stores a message. Returns false if it is already received, dead or claimed. */
   async receive(message: ReceivedMessage): Promise<boolean> {
+    checkOptions("receive", message, ...RECEIVED);
     const { id, destination, payload, deliverAfter } = message;
     const name = isBytes(payload) ? "idem_receive_bytes" : "idem_receive";
     const call = FunctionCall.of(name, id, destination).payload(payload).content(message);
@@ -67,6 +72,7 @@ export class Inbox {
 
   /** Leases due messages, and returns them in order. */
   async next(destination: string, options: NextOptions = {}): Promise<InboxMessage[]> {
+    checkOptions("next", options, "maxMessages", "leaseMs", "maxBytes");
     const call = new FunctionCall("idem_next")
       .text(destination)
       .option("max_messages", "integer", options.maxMessages)

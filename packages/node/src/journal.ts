@@ -1,5 +1,6 @@
 import { idemError, leaseError, storable } from "./errors.js";
 import type { MessageId } from "./message-id.js";
+import { checkOptions } from "./options.js";
 import type { Run } from "./run.js";
 import {
   integer, json, nothing, nullable, oneOf, text, time, type Values,
@@ -69,6 +70,7 @@ export class Journal {
 
   /** Begins an attempt of a call. Commit before you make the call. */
   async beginCall(step: Step, options: BeginCallOptions = {}): Promise<BegunCall> {
+    checkOptions("beginCall", options, "request", "token");
     const errorOf = options.token === undefined ? idemError : leaseError;
     const call = ofStep("idem_begin_call", step)
       .option("request", "json", options.request)
@@ -87,6 +89,7 @@ export class Journal {
    * After `retryable: false` the call is never made again.
    */
   async failCall(step: Step, error: string, options: FailCallOptions): Promise<void> {
+    checkOptions("failCall", options, "retryable");
     const call = ofStep("idem_fail_call", step).text(storable(error));
     await this.#run(call.option("retryable", "boolean", options.retryable).value(nothing));
   }

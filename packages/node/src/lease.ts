@@ -10,7 +10,6 @@ import { idem, type Idem } from "./idem.js";
 import type { Jsonify } from "./json.js";
 import type { Letter } from "./letter.js";
 import type { MessageId } from "./message-id.js";
-import { checkOptions } from "./options.js";
 import type { Held, LeaseOutcome, Settlement } from "./outcomes.js";
 import { Renewal } from "./renewal.js";
 import { runOn } from "./run.js";
@@ -59,7 +58,6 @@ export async function lease<P extends Pool>(
   pool: P,
   request: LeaseRequest,
 ): Promise<Lease<ClientOf<P> & Client> | NotLeased> {
-  checkOptions("lease", request, "id", "destination", "leaseMs");
   const transactor = transactorOf(pool) as Transactor<ClientOf<P> & Client>;
   const leaseMs = request.leaseMs ?? DEFAULT_LEASE_MS;
   const askedAtMs = performance.now();

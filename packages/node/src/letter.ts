@@ -1,4 +1,4 @@
-import type { Payload, Properties } from "./payload.js";
+import { PROPERTIES, type Payload, type Properties } from "./payload.js";
 
 /** A message of a broker that becomes a dead letter. */
 export interface Letter extends Properties {
@@ -7,6 +7,9 @@ export interface Letter extends Properties {
   /** The last error of the message. */
   readonly error: string;
 }
+
+/** The members of `Letter`. */
+export const LETTER = ["payload", "error", ...PROPERTIES] as const;
 
 /** A message that is not leased. */
 export interface RejectedLetter extends Letter {

@@ -12,6 +12,9 @@ export interface Properties {
   readonly contentType?: string | undefined;
 }
 
+/** The members of `Properties`. */
+export const PROPERTIES = ["headers", "key", "type", "contentType"] as const;
+
 /** Returns whether the payload is passed as bytes and not as JSON. */
 export function isBytes(payload: Payload): payload is Uint8Array {
   return payload instanceof Uint8Array;

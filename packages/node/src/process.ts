@@ -69,8 +69,6 @@ export async function process<P extends Pool>(
   handler: Handler<ClientOf<P>>,
   options: ProcessOptions = {},
 ): Promise<Processed> {
-  const members = ["id", "destination", "wait", "fingerprint", "sentAt"] as const;
-  checkOptions("the message of process", message, ...members);
   checkOptions("process", options, "signal", "retries", "isolation");
   const transactor = transactorOf(pool);
   const beginning: Beginning<ClaimOutcome | boolean> = {
@@ -83,7 +81,7 @@ export async function process<P extends Pool>(
       work(message, claimed, client, handler, options.signal),
     );
   };
-  return repeat(attempt, 1 + (options.retries ?? 0), isRepeatable);
+  return repeat(attempt, options.retries ?? 0, isRepeatable);
 }
 
 /** A claim without options is cheaper, because it returns only whether it has succeeded. */

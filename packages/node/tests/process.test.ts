@@ -8,7 +8,9 @@ import { describe, test } from "node:test";
 
 import pg from "pg";
 
-import { CommitUnknownError, idem, IdemError, process, transactions } from "../src/index.js";
+import {
+  CommitUnknownError, idem, IdemError, lease, process, transactions,
+} from "../src/index.js";
 import { asExecutor, execute, POOLS } from "./pools.js";
 import { start } from "./programs.js";
 import { connectToServer, startProxy } from "./proxy.js";
@@ -118,6 +120,22 @@ for (const [name, open] of Object.entries(POOLS)) {
       const settlements = [first, second, other].map(({ settlement }) => settlement);
       assert.deepEqual(settlements, ["acknowledge", "acknowledge", "reject"]);
       assert.equal(await written(destination, "once"), 1);
+    });
+
+    test("message of the inbox is processed and leased as it is", async () => {
+      const inbox = `${destination}-inbox`;
+      const received = await transactions(pool)(async (client) => {
+        const on = idem(asExecutor(client));
+        await on.inbox.receive({ id: "i-1", destination: inbox, payload: 1 });
+        return on.inbox.next(inbox);
+      });
+      const [message] = received;
+      assert.ok(message !== undefined);
+      const { outcome } = await lease(pool, message);
+      assert.equal(outcome, "in_progress");
+      await transactions(pool)((client) => idem(asExecutor(client)).release(message));
+      const processed = await process(pool, message, () => Promise.resolve());
+      assert.equal(processed.outcome, "processed");
     });
 
     test("concurrent duplicates are processed once", async () => {

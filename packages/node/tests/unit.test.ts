@@ -10,9 +10,10 @@ import { test } from "node:test";
 import pg from "pg";
 
 import {
-  idem, IdemError, lease, LeaseLostError, once, process, toolCallKey, transactions, type Effect,
-  type Executor, type Pool,
+  idem, IdemError, LeaseLostError, once, process, toolCallKey, transactions, type Effect,
+  type Executor, type FailCallOptions, type Letter, type OutgoingMessage, type Pool,
 } from "../src/index.js";
+import { pauseMsAfter } from "../src/backoff.js";
 import { storable } from "../src/errors.js";
 import { Renewal } from "../src/renewal.js";
 
@@ -71,22 +72,54 @@ test("value that is no effect is an error that names Effect", async () => {
 
 test("unknown option is an error", async () => {
   const { executor, sent } = fake(true);
-  const wrong = { id: "m", destination: "d", leasems: 1 };
+  const on = idem(executor);
+  const wrong = { topic: "t", payload: 1, error: "e", leasems: 1 };
+  const received = { id: "m", destination: "d", payload: 1, leasems: 1 };
+  const message = { id: "m", destination: "d" };
+  const token = { ...message, token: 1n };
+  const step = { ...message, step: "s" };
   const pool = poolOf({});
   const none = () => Promise.resolve();
   const options = { id: () => "1", scope: () => null, onUnknown: "fail", leaseMS: 1 } as const;
   for (const call of [
-    () => lease(pool, wrong),
-    () => process(pool, wrong, none),
-    () => process(pool, { id: "m", destination: "d" }, none, wrong as object),
+    () => process(pool, message, none, wrong as object),
     () => transactions(pool)(none, wrong as object),
-    () => idem(executor).claim("m", "d", wrong as object),
-    () => idem(executor).acquire("m", "d", { lease: 1 } as object),
+    () => on.claim("m", "d", wrong as object),
+    () => on.acquire("m", "d", { lease: 1 } as object),
+    () => on.extend(token, wrong as object),
+    () => on.release(token, wrong),
+    () => on.bury(token, { payload: 1, error: "e", source: "s" } as Letter),
+    () => on.reject("m", "d", { payload: 1, error: "e", leasems: 1 } as Letter),
+    () => on.send({ topic: "t", payload: 1, deliverAfter: new Date() } as OutgoingMessage),
+    () => on.record("m", "d", wrong),
+    () => on.complete(token, [wrong]),
+    () => on.inbox.receive(received),
+    () => on.inbox.next("d", { leasems: 1 } as object),
+    () => on.journal.beginCall(step, { onUnknown: "fail" } as object),
+    () => on.journal.failCall(step, "e", { retryable: true, final: true } as FailCallOptions),
     () => Promise.resolve().then(() => once(pool, "d", none, options)),
   ]) {
     await assert.rejects(call, { name: "TypeError", message: /has no option/ });
   }
   assert.equal(sent.length, 0);
+});
+
+test("number of retries is an integer of at least 0", async () => {
+  const pool = poolOf({});
+  const none = () => Promise.resolve();
+  for (const wrong of [NaN, Infinity, -1, 0.5, "3"]) {
+    const options = { retries: wrong as number };
+    const expected = { name: "RangeError", message: /^retries is an integer of at least 0, not / };
+    await assert.rejects(process(pool, { id: "m", destination: "d" }, none, options), expected);
+    await assert.rejects(transactions(pool)(none, options), expected);
+  }
+});
+
+test("pause before a repetition is at most a second", () => {
+  for (const attempt of [1, 6, 40, 2000]) {
+    const pauseMs = pauseMsAfter(attempt);
+    assert.ok(pauseMs >= 25 && pauseMs <= 1000, String(pauseMs));
+  }
 });
 
 test("text with half of a surrogate pair is an error", async () => {

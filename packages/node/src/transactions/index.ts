@@ -38,7 +38,7 @@ export function transactions<P extends Pool>(pool: P): Transactions<ClientOf<P>>
   return async (work, options = {}) => {
     checkOptions("transactions", options, "isolation", "retries");
     const run = () => transactor.run(work, options.isolation);
-    return repeat(run, 1 + (options.retries ?? 0), isRepeatable);
+    return repeat(run, options.retries ?? 0, isRepeatable);
   };
 }
 

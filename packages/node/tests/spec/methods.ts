@@ -1,6 +1,7 @@
 /** The method for each function of SQL. */
 
-import type { Idem } from "../../src/index.js";
+import type { Idem, Letter } from "../../src/index.js";
+import type { Properties } from "../../src/payload.js";
 import * as read from "./arguments.js";
 import type { Reader } from "./arguments.js";
 
@@ -58,6 +59,16 @@ const sent = {
   content_type: content.content_type,
 };
 
+type Content = { readonly [N in keyof typeof content]: ReturnType<(typeof content)[N]> };
+
+function propertiesOf({ headers, key, type, content_type: contentType }: Content): Properties {
+  return { headers, key, type, contentType };
+}
+
+function letterOf(values: Content & { payload: Uint8Array; error: string }): Letter {
+  return { payload: values.payload, error: values.error, ...propertiesOf(values) };
+}
+
 export const METHODS: Readonly<Record<string, Method>> = {
   idem_claim: method(claim, (on, v) =>
     on.claim(v.id, v.destination, {
@@ -79,10 +90,20 @@ export const METHODS: Readonly<Record<string, Method>> = {
   ),
   idem_effects: method(message, (on, v) => on.effects(v.id, v.destination)),
   idem_send: method({ topic: read.string, payload: read.json, ...sent }, (on, v) =>
-    on.send({ ...v, messageId: v.message_id, contentType: v.content_type }),
+    on.send({
+      topic: v.topic,
+      payload: v.payload,
+      messageId: v.message_id,
+      ...propertiesOf(v),
+    }),
   ),
   idem_send_bytes: method({ topic: read.string, payload: read.bytes, ...sent }, (on, v) =>
-    on.send({ ...v, messageId: v.message_id, contentType: v.content_type }),
+    on.send({
+      topic: v.topic,
+      payload: v.payload,
+      messageId: v.message_id,
+      ...propertiesOf(v),
+    }),
   ),
   idem_acquire: method({ ...message, lease: read.optional(read.interval) }, (on, v) =>
     on.acquire(v.id, v.destination, { leaseMs: v.lease }),
@@ -95,11 +116,11 @@ export const METHODS: Readonly<Record<string, Method>> = {
   ),
   idem_release: method(
     { ...leased, error: read.omittable(read.string), final: read.optional(read.boolean) },
-    (on, v) => on.release(v, v),
+    (on, v) => on.release(v, { error: v.error, final: v.final }),
   ),
   idem_bury: method(
     { ...leased, payload: read.bytes, error: read.string, ...content },
-    (on, v) => on.bury(v, { ...v, contentType: v.content_type }),
+    (on, v) => on.bury(v, letterOf(v)),
   ),
   idem_reject: method(
     {
@@ -110,13 +131,25 @@ export const METHODS: Readonly<Record<string, Method>> = {
       ...content,
       source: read.omittable(read.string),
     },
-    (on, v) => on.reject(v.id, v.destination, { ...v, contentType: v.content_type }),
+    (on, v) => on.reject(v.id, v.destination, { ...letterOf(v), source: v.source }),
   ),
   idem_receive: method({ ...message, payload: read.json, ...received }, (on, v) =>
-    on.inbox.receive({ ...v, deliverAfter: v.deliver_after, contentType: v.content_type }),
+    on.inbox.receive({
+      id: v.id,
+      destination: v.destination,
+      payload: v.payload,
+      deliverAfter: v.deliver_after,
+      ...propertiesOf(v),
+    }),
   ),
   idem_receive_bytes: method({ ...message, payload: read.bytes, ...received }, (on, v) =>
-    on.inbox.receive({ ...v, deliverAfter: v.deliver_after, contentType: v.content_type }),
+    on.inbox.receive({
+      id: v.id,
+      destination: v.destination,
+      payload: v.payload,
+      deliverAfter: v.deliver_after,
+      ...propertiesOf(v),
+    }),
   ),
   idem_next: method(
     {
