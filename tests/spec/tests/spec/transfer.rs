@@ -177,7 +177,7 @@ impl<'a> FromSql<'a> for Received {
             Type::INT8 => i64::from_sql(of_type, raw)?.to_string(),
             Type::UUID => uuid::Uuid::from_sql(of_type, raw)?.to_string(),
             Type::BYTEA => hex(raw),
-            Type::JSONB => Value::from_sql(of_type, raw)?.to_string(),
+            Type::JSON | Type::JSONB => Value::from_sql(of_type, raw)?.to_string(),
             Type::VOID => String::new(),
             Type::TEXT | Type::UNKNOWN => String::from_utf8(raw.to_vec())?,
             _ if matches!(of_type.kind(), Kind::Enum(_)) => String::from_utf8(raw.to_vec())?,

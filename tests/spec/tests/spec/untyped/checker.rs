@@ -186,7 +186,7 @@ impl Given<'_> {
             "{0192f3a4-0000-7abc-8def-0123456789ab}"
         } else if of("integer") || of("bigint") || of("double precision") {
             "1"
-        } else if of("jsonb") {
+        } else if of("jsonb") || of("json") {
             "{}"
         } else if of("bytea") {
             r"\x00"
