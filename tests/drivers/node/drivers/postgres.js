@@ -6,14 +6,17 @@ import postgres from "postgres";
 import { Json, Refusal } from "../protocol.js";
 
 const INT8 = 20;
-const JSON_TYPES = new Set([114, 3802]);
+const [JSON_TYPE, JSONB_TYPE] = [114, 3802];
 
 export async function connect() {
   const sql = postgres({ max: 1, onnotice: () => {} });
   return {
     async execute(text, values) {
       try {
-        const rows = await sql.unsafe(text, values.map((value) => parameter(sql, value))).values();
+        // `sql.json` has the type jsonb, and the response of idem_finish_call is json.
+        const type = text.includes("idem_finish_call") ? JSON_TYPE : JSONB_TYPE;
+        const parameters = values.map((value) => parameter(sql, value, type));
+        const rows = await sql.unsafe(text, parameters).values();
         const types = (rows.columns ?? []).map((column) => column.type);
         return rows.map((row) => row.map((cell, n) => value(cell, types[n])));
       } catch (error) {
@@ -27,12 +30,12 @@ export async function connect() {
   };
 }
 
-function parameter(sql, value) {
-  return value instanceof Json ? sql.json(value.value) : value;
+function parameter(sql, value, type) {
+  return value instanceof Json ? sql.typed(value.value, type) : value;
 }
 
 function value(cell, type) {
   if (cell === null) return null;
   if (type === INT8) return Number(cell);
-  return JSON_TYPES.has(type) ? new Json(cell) : cell;
+  return type === JSON_TYPE || type === JSONB_TYPE ? new Json(cell) : cell;
 }
