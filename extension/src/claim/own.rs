@@ -99,6 +99,7 @@ fn watch() {
     }
 }
 
+// SAFETY: PostgreSQL calls this function. It only reads the event, which is a number.
 #[pg_guard]
 unsafe extern "C-unwind" fn on_savepoint(
     event: pg_sys::SubXactEvent::Type,
