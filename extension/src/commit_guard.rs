@@ -1,12 +1,18 @@
-//! Forbids COMMIT in the current transaction.
+//! Lets only one program commit the current transaction.
 //!
 //! A program that runs foreign code in its transaction, for example the handler of a message, wants
 //! to be the only one that commits. Otherwise the foreign code can commit the claim of a message
 //! and then fail: the next delivery is a duplicate, and the message is lost.
 //!
-//! The statements COMMIT and PREPARE TRANSACTION fail before they do anything, and the transaction
-//! is then a failed one. So foreign tables do not commit either, and a program that ignores the
-//! error gets 25P02 from each later statement. Any other way to commit fails in a callback.
+//! In a guarded transaction the statements COMMIT and PREPARE TRANSACTION fail before they do
+//! anything, and the transaction is then a failed one. So foreign tables do not commit either, and
+//! a program that ignores the error gets 25P02 from each later statement. Any other way to commit
+//! fails in a callback.
+//!
+//! The program itself sends a marked COMMIT: `COMMIT /* idem */`. It fails where a plain COMMIT
+//! would report success without a commit: in a failed transaction, and after the end of the guarded
+//! transaction, also on another connection to which a pooler has switched. A program whose driver
+//! cannot send this text calls [`allow`] before its COMMIT.
 //!
 //! The state belongs to the transaction as a whole. ROLLBACK TO SAVEPOINT does not change it.
 
@@ -16,16 +22,40 @@ use pgrx::pg_sys;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 use std::cell::Cell;
-use std::ffi::{c_char, c_void};
+use std::ffi::{CStr, c_char, c_void};
+
+/// The comment in a marked COMMIT. PgBouncer and other poolers pass it on.
+const MARK: &[u8] = b"/* idem */";
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Guard {
+    /// The transaction is not guarded, or COMMIT is allowed in it.
+    None,
+    /// Only a marked COMMIT can end the transaction, or ROLLBACK.
+    On,
+    /// The server executes a marked COMMIT.
+    Committing,
+}
 
 thread_local! {
-    static IS_FORBIDDEN: Cell<bool> = const { Cell::new(false) };
+    static GUARD: Cell<Guard> = const { Cell::new(Guard::None) };
     static IS_WATCHING: Cell<bool> = const { Cell::new(false) };
     /// The hook of another extension, which the hook of this module calls.
     static OTHER_HOOK: Cell<pg_sys::ProcessUtility_hook_type> = const { Cell::new(None) };
 }
 
-/// From now on COMMIT and PREPARE TRANSACTION fail in this transaction.
+/// Sets the hook on statements for all processes of the server: a marked COMMIT can reach any of
+/// them.
+pub fn init() {
+    // SAFETY: the library is being preloaded, so this is called once. The function lives as long as
+    // the library, which is never unloaded.
+    unsafe {
+        OTHER_HOOK.set(pg_sys::ProcessUtility_hook);
+        pg_sys::ProcessUtility_hook = Some(on_utility);
+    }
+}
+
+/// From now on only a marked COMMIT commits this transaction.
 pub fn forbid() -> Result<()> {
     ensure_preloaded()?;
     // SAFETY: reads the state of the transaction.
@@ -35,9 +65,11 @@ pub fn forbid() -> Result<()> {
         });
     }
     if !IS_WATCHING.get() {
-        watch();
+        // SAFETY: this succeeds once in each backend; the function lives as long as the library.
+        unsafe { pg_sys::RegisterXactCallback(Some(on_event), std::ptr::null_mut()) };
+        IS_WATCHING.set(true);
     }
-    IS_FORBIDDEN.set(true);
+    GUARD.set(Guard::On);
     Ok(())
 }
 
@@ -45,22 +77,10 @@ pub fn forbid() -> Result<()> {
 /// was forbidden has ended.
 pub fn allow() -> Result<()> {
     ensure_preloaded()?;
-    match IS_FORBIDDEN.replace(false) {
-        true => Ok(()),
-        false => Err(Error::CommitNotForbidden),
+    match GUARD.replace(Guard::None) {
+        Guard::None => Err(Error::CommitNotForbidden),
+        _ => Ok(()),
     }
-}
-
-/// Watches the statements and the transactions of this backend from now on.
-fn watch() {
-    // SAFETY: this succeeds once in each backend; both functions live as long as the library, which
-    // is never unloaded. The hook is set last, because the registration can fail.
-    unsafe {
-        pg_sys::RegisterXactCallback(Some(on_event), std::ptr::null_mut());
-        OTHER_HOOK.set(pg_sys::ProcessUtility_hook);
-        pg_sys::ProcessUtility_hook = Some(on_utility);
-    }
-    IS_WATCHING.set(true);
 }
 
 // SAFETY: this is the declaration of tcop/utility.h.
@@ -78,7 +98,7 @@ unsafe extern "C-unwind" {
     );
 }
 
-/// Fails for the statements COMMIT and PREPARE TRANSACTION while COMMIT is forbidden.
+/// Checks each COMMIT and PREPARE TRANSACTION.
 ///
 /// An error of a statement jumps over this function. That is allowed, because the function has no
 /// value with a destructor. Without a boundary of pgrx the error keeps its position and context.
@@ -97,8 +117,8 @@ unsafe extern "C-unwind" fn on_utility(
 ) {
     // SAFETY: the arguments are passed on unchanged. Another hook lives as long as its library.
     unsafe {
-        if IS_FORBIDDEN.get() && commits(statement) {
-            reject();
+        if commits(statement) {
+            check_commit(statement, query);
         }
         let next = OTHER_HOOK.get().unwrap_or(standard_ProcessUtility);
         next(
@@ -114,7 +134,7 @@ unsafe extern "C-unwind" fn on_utility(
     }
 }
 
-/// Returns whether the statement would commit. COMMIT of a failed transaction is a rollback.
+/// Returns whether the statement is COMMIT or PREPARE TRANSACTION.
 ///
 /// # Safety
 /// The pointer is a planned statement.
@@ -129,8 +149,63 @@ unsafe fn commits(statement: *const pg_sys::PlannedStmt) -> bool {
                 (*node.cast::<pg_sys::TransactionStmt>()).kind,
                 TRANS_STMT_COMMIT | TRANS_STMT_PREPARE
             )
-            && !pg_sys::IsAbortedTransactionBlockState()
     }
+}
+
+/// # Safety
+/// The statement is one of the kinds of [`commits`], of this query text. No Rust frame with a
+/// destructor is below this function, up to the next one of PostgreSQL.
+#[pg_guard]
+unsafe extern "C-unwind" fn check_commit(
+    statement: *const pg_sys::PlannedStmt,
+    query: *const c_char,
+) {
+    // SAFETY: guaranteed by the caller. The second function reads the state of the transaction.
+    let (is_marked, has_failed) = unsafe {
+        (
+            is_marked(statement, query),
+            pg_sys::IsAbortedTransactionBlockState(),
+        )
+    };
+    let error = match (GUARD.get(), is_marked) {
+        // The COMMIT of a failed transaction is a rollback. Unless a savepoint is open, the
+        // transaction is no longer guarded.
+        (_, true) if has_failed => Error::FailedTransaction,
+        (_, false) if has_failed => return,
+        (Guard::None, true) => Error::NoGuardedTransaction,
+        (_, true) => return GUARD.set(Guard::Committing),
+        (Guard::None, false) => return,
+        (_, false) => Error::CommitForbidden,
+    };
+    ErrorReport::from(error).report(PgLogLevel::ERROR);
+}
+
+/// Returns whether the statement is a plain COMMIT with the mark in its own text, which can be a
+/// part of the query text.
+///
+/// # Safety
+/// As for [`check_commit`].
+unsafe fn is_marked(statement: *const pg_sys::PlannedStmt, query: *const c_char) -> bool {
+    // SAFETY: guaranteed by the caller: `commits` has checked the tag of the node.
+    let (text, node, start, len) = unsafe {
+        (
+            CStr::from_ptr(query).to_bytes(),
+            &*(*statement).utilityStmt.cast::<pg_sys::TransactionStmt>(),
+            (*statement).stmt_location,
+            (*statement).stmt_len,
+        )
+    };
+    // COMMIT AND CHAIN would begin a transaction that is not guarded.
+    if node.kind != pg_sys::TransactionStmtKind::TRANS_STMT_COMMIT || node.chain {
+        return false;
+    }
+    // The server gives -1 for an unknown location, and 0 for the length of all that follows.
+    let text = text.get(start.max(0) as usize..).unwrap_or_default();
+    let text = match len {
+        ..=0 => text,
+        len => text.get(..len as usize).unwrap_or(text),
+    };
+    text.windows(MARK.len()).any(|part| part == MARK)
 }
 
 /// # Safety
@@ -140,17 +215,10 @@ unsafe extern "C-unwind" fn on_event(event: pg_sys::XactEvent::Type, _arg: *mut 
     use pg_sys::XactEvent::*;
     match event {
         // An error here rolls the transaction back.
-        XACT_EVENT_PRE_COMMIT | XACT_EVENT_PRE_PREPARE if IS_FORBIDDEN.get() => {
+        XACT_EVENT_PRE_COMMIT | XACT_EVENT_PRE_PREPARE if GUARD.get() == Guard::On => {
             ErrorReport::from(Error::CommitForbidden).report(PgLogLevel::ERROR);
         }
-        XACT_EVENT_COMMIT | XACT_EVENT_ABORT | XACT_EVENT_PREPARE => IS_FORBIDDEN.set(false),
+        XACT_EVENT_COMMIT | XACT_EVENT_ABORT | XACT_EVENT_PREPARE => GUARD.set(Guard::None),
         _ => {}
     }
-}
-
-/// # Safety
-/// No Rust frame with a destructor is below this function, up to the next one of PostgreSQL.
-#[pg_guard]
-unsafe extern "C-unwind" fn reject() {
-    ErrorReport::from(Error::CommitForbidden).report(PgLogLevel::ERROR);
 }

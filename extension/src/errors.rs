@@ -42,6 +42,10 @@ pub enum Error {
     CommitForbidden,
     /// 25P01: COMMIT is not forbidden in this transaction.
     CommitNotForbidden,
+    /// 25P01: a marked COMMIT outside of the transaction that was guarded.
+    NoGuardedTransaction,
+    /// 25P02: a marked COMMIT of a failed transaction.
+    FailedTransaction,
     /// 55000: this transaction has not claimed the message for which it records effects.
     NotClaimed { destination: String },
     /// 55000: a transaction cannot forget a claim that it made itself.
@@ -192,8 +196,9 @@ impl From<Error> for ErrorReport {
                 "COMMIT is forbidden in this transaction".into(),
             )
             .set_hint(
-                "The program that called idem_forbid_commit() commits this transaction. The \
-                 handler of a message must not execute COMMIT.",
+                "The program that called idem_forbid_commit() commits this transaction, with \
+                 COMMIT /* idem */ or after idem_allow_commit(). The handler of a message must not \
+                 execute COMMIT.",
             ),
             Error::CommitNotForbidden => report(
                 PgSqlErrorCode::ERRCODE_NO_ACTIVE_SQL_TRANSACTION,
@@ -207,6 +212,23 @@ impl From<Error> for ErrorReport {
                 "The handler of a message must not execute COMMIT or ROLLBACK. It may execute \
                  ROLLBACK TO SAVEPOINT.",
             ),
+            Error::NoGuardedTransaction => report(
+                PgSqlErrorCode::ERRCODE_NO_ACTIVE_SQL_TRANSACTION,
+                "a COMMIT with the mark of idem is outside of the transaction that it ends".into(),
+            )
+            .set_detail(
+                "The transaction in which idem_forbid_commit() was called has ended, or \
+                 idem_allow_commit() was called before.",
+            )
+            .set_hint(
+                "The handler of a message must not execute COMMIT or ROLLBACK. It may execute \
+                 ROLLBACK TO SAVEPOINT.",
+            ),
+            Error::FailedTransaction => report(
+                PgSqlErrorCode::ERRCODE_IN_FAILED_SQL_TRANSACTION,
+                "the transaction has failed and cannot be committed".into(),
+            )
+            .set_hint("Send ROLLBACK. The error of an earlier statement was ignored."),
             Error::NotClaimed { destination } => report(
                 PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
                 format!(

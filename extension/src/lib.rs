@@ -41,6 +41,7 @@ pub extern "C-unwind" fn _PG_init() {
     if shared::is_preloading() {
         shared::init();
         filters::init();
+        commit_guard::init();
         worker::register();
     }
 }

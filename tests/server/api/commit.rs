@@ -1,4 +1,5 @@
-//! I10: after `idem_forbid_commit`, only the program that calls `idem_allow_commit` can commit.
+//! I10: after `idem_forbid_commit`, only a marked COMMIT commits, or the program that calls
+//! `idem_allow_commit`.
 
 use anyhow::{Context, Result, ensure};
 use idem_testkit::{Database, Session};
@@ -31,6 +32,11 @@ async fn i10_forbidden_commit_fails() -> Result<()> {
         "COMMIT",
         "END",
         "COMMIT AND CHAIN",
+        "COMMIT AND CHAIN /* idem */",
+        "PREPARE TRANSACTION 'forbidden' /* idem */",
+        "COMMIT; /* idem */",
+        "SELECT '/* idem */'; COMMIT",
+        "COMMIT /* idem*/",
         "COMMIT; BEGIN; INSERT INTO work VALUES ('n'); COMMIT",
         "PREPARE TRANSACTION 'forbidden'",
         "ROLLBACK TO SAVEPOINT before; SELECT idem_try_claim('m', 'd'); COMMIT",
@@ -108,6 +114,140 @@ async fn errors_of_statements_keep_their_position() -> Result<()> {
     let error = error.as_db_error().context("not an error of the server")?;
     ensure!(error.position().is_some(), "{error:?}");
     Ok(())
+}
+
+/// The mark is read from the text of the COMMIT, wherever poolers and drivers put comments of their
+/// own. The COMMIT ends savepoints too, and the next transaction is not guarded.
+#[tokio::test]
+async fn i10_marked_commit_commits() -> Result<()> {
+    let (_db, session) = session("marked").await?;
+    for (n, sql) in [
+        "COMMIT /* idem */",
+        "COMMIT/* idem */;",
+        "/* traced */ commit work /* idem */ -- and more",
+        "/* idem */ END",
+        "SELECT 1; COMMIT /* idem */; SELECT 2",
+        "SAVEPOINT open; COMMIT /* idem */",
+        "INSERT INTO work VALUES ('n'); COMMIT /* idem */; BEGIN; DELETE FROM work WHERE id = 'n'; \
+         COMMIT",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        session
+            .run(&format!(
+                "BEGIN; SELECT idem_forbid_commit(); SELECT idem_try_claim('{n}', 'd');
+                 INSERT INTO work VALUES ('m')"
+            ))
+            .await?;
+        session.run(sql).await.with_context(|| sql.to_owned())?;
+        let state = format!(
+            "SELECT count(*), idem_is_claimed('{n}', 'd'),
+                    statement_timestamp() = transaction_timestamp() FROM work"
+        );
+        assert_eq!(session.text(&state).await?, format!("{}|t|t", n + 1), "{sql}");
+    }
+    Ok(())
+}
+
+/// The mark works in the extended protocol, also with a statement that is prepared and used again.
+#[tokio::test]
+async fn i10_prepared_marked_commit_commits() -> Result<()> {
+    let (_db, session) = session("marked_prepared").await?;
+    let commit = session.prepare("COMMIT /* idem */").await?;
+    for n in 1..=3 {
+        session.run("BEGIN; SELECT idem_forbid_commit()").await?;
+        session.run("INSERT INTO work VALUES ('m')").await?;
+        session.execute(&commit, &[]).await?;
+        assert_eq!(session.text("SELECT count(*) FROM work").await?, n.to_string());
+    }
+    let error = session.execute(&commit, &[]).await.err();
+    let error = error.context("a COMMIT without a transaction")?;
+    ensure!(error.code().is_some_and(|code| code.code() == "25P01"), "{error:?}");
+    Ok(())
+}
+
+/// A deferred constraint that fails at a marked COMMIT rolls back, and nothing stays marked.
+#[tokio::test]
+async fn i10_marked_commit_that_fails_rolls_back() -> Result<()> {
+    let (_db, session) = session("marked_deferred").await?;
+    session
+        .run("ALTER TABLE work ADD UNIQUE (id) DEFERRABLE INITIALLY DEFERRED")
+        .await?;
+    session.run(BEGIN).await?;
+    session.run("INSERT INTO work VALUES ('m'), ('m')").await?;
+    let refusal = session.refused("COMMIT /* idem */").await?;
+    ensure!(refusal.sqlstate == "23505", "{refusal:?}");
+    is_rolled_back(&session, "COMMIT /* idem */").await?;
+    session.run(BEGIN).await?;
+    let refusal = session.refused("COMMIT").await?;
+    ensure!(refusal.sqlstate == "2D000", "{refusal:?}");
+    Ok(())
+}
+
+/// After the end of the guarded transaction a marked COMMIT fails with 25P01, so a second
+/// transaction of the handler is not committed, and a silent success is not taken for a commit. It
+/// also fails on another connection, to which a pooler can switch.
+#[tokio::test]
+async fn i10_marked_commit_fails_after_the_end() -> Result<()> {
+    let (db, session) = session("marked_ended").await?;
+    for sql in [
+        "ROLLBACK",
+        "ROLLBACK; BEGIN; INSERT INTO work VALUES ('n')",
+        "ROLLBACK; BEGIN; SELECT idem_try_claim('n', 'd')",
+        "ROLLBACK AND CHAIN; INSERT INTO work VALUES ('n')",
+        "SELECT idem_allow_commit(); COMMIT; BEGIN; DELETE FROM work",
+    ] {
+        session.run(BEGIN).await?;
+        session.run(sql).await?;
+        let refusal = session.refused("COMMIT /* idem */").await?;
+        ensure!(refusal.sqlstate == "25P01", "{sql}: {refusal:?}");
+        ensure!(refusal.hint.contains("ROLLBACK"), "{sql}: {refusal:?}");
+        session.run("ROLLBACK").await?;
+    }
+    assert_eq!(session.text("SELECT count(*) FROM work").await?, "0");
+    let other = db.connect().await?;
+    let refusal = other.refused("COMMIT /* idem */").await?;
+    ensure!(refusal.sqlstate == "25P01", "{refusal:?}");
+    Ok(())
+}
+
+/// In a failed transaction a marked COMMIT fails with 25P02 instead of being a silent ROLLBACK, also
+/// if a savepoint is still open. After ROLLBACK TO the savepoint it commits.
+#[tokio::test]
+async fn i10_marked_commit_fails_in_a_failed_transaction() -> Result<()> {
+    let (_db, session) = session("marked_failed").await?;
+    for begin in [BEGIN.to_owned(), format!("{BEGIN}; SAVEPOINT open")] {
+        session.run(&begin).await?;
+        assert_eq!(session.refused("SELECT 1 / 0").await?.sqlstate, "22012");
+        for _ in 0..2 {
+            let refusal = session.refused("COMMIT /* idem */").await?;
+            ensure!(refusal.sqlstate == "25P02", "{refusal:?}");
+            ensure!(refusal.hint.contains("ROLLBACK"), "{refusal:?}");
+        }
+        session.run("ROLLBACK").await?;
+        is_rolled_back(&session, "COMMIT").await?;
+    }
+    session.run(&format!("{BEGIN}; SAVEPOINT open")).await?;
+    assert_eq!(session.refused("SELECT 1 / 0").await?.sqlstate, "22012");
+    session
+        .run("ROLLBACK TO SAVEPOINT open; COMMIT /* idem */")
+        .await?;
+    assert_eq!(session.text("SELECT idem_is_claimed('m', 'd')").await?, "t");
+    Ok(())
+}
+
+/// The COMMIT of the handler fails, and the handler ignores it: the marked COMMIT then reports that
+/// nothing is committed.
+#[tokio::test]
+async fn i10_marked_commit_after_a_rejected_one_fails() -> Result<()> {
+    let (_db, session) = session("marked_after").await?;
+    session.run(BEGIN).await?;
+    assert_eq!(session.refused("COMMIT").await?.sqlstate, "2D000");
+    let refusal = session.refused("COMMIT /* idem */").await?;
+    ensure!(refusal.sqlstate == "25P02", "{refusal:?}");
+    session.run("COMMIT").await?;
+    is_rolled_back(&session, "COMMIT").await
 }
 
 /// `idem_allow_commit` and COMMIT in one query commit. They assign no transaction id.
