@@ -18,7 +18,7 @@ use crate::{
     Claim, Claimed, Destination, Effect, Error, Executor, MessageId, OpenTransaction, Row,
     claim::record_effects,
     escape::last_value,
-    pipeline::{FORBID_COMMIT_COLUMN, allow_and_commit, rollback_without_wait},
+    pipeline::{FORBID_COMMIT_COLUMN, commit_guarded, rollback_without_wait},
     span,
 };
 
@@ -107,7 +107,7 @@ impl<'c> ClaimedTransaction<'c> {
         let Self { claim, mut open } = self;
         let record = || record_effects(open.client, claim.id(), claim.destination(), effects);
         let record = (!effects.is_empty()).then(record);
-        let recorded = allow_and_commit(open.client, record.into_iter().collect()).await;
+        let recorded = commit_guarded(open.client, record.into_iter().collect()).await;
         open.is_open = false;
         Ok(recorded?.into_iter().flatten().collect())
     }

@@ -6,24 +6,37 @@
 use std::{
     future::Future,
     pin::{Pin, pin},
+    sync::atomic::{AtomicBool, Ordering},
     task::Poll,
 };
 
 use futures_util::{FutureExt, TryStreamExt, future::join, poll};
-use tokio_postgres::{Client, SimpleQueryMessage};
+use tokio_postgres::{Client, SimpleQueryMessage, error::SqlState};
 
 use crate::Error;
 
-/// An expression that forbids COMMIT until [`ALLOW_COMMIT`]: the server rejects a COMMIT that the
-/// user of the transaction executes (2D000), and the transaction is then a failed one. Add it to
-/// the columns of the statement that claims, because a statement of its own would cost more.
+/// An expression that guards the transaction: the server rejects a COMMIT that the user of the
+/// transaction executes (2D000), and the transaction is then a failed one. Only
+/// [`commit_guarded`] commits it. Add the expression to the columns of the statement that claims,
+/// because a statement of its own would cost more.
 pub const FORBID_COMMIT_COLUMN: &str = "idem_forbid_commit()";
 
-/// Allows COMMIT again. Fails with 25P01 if the transaction in which COMMIT was forbidden has
-/// ended, and with 25P02 if a statement of this transaction has failed. Fails with 42501 or
-/// 42883 if the role or the search_path has changed. The server then skips the statements after it
-/// in the same simple query. Returns one row.
+/// An expression that ends the guard: a plain COMMIT succeeds again. Fails with 25P01 if the
+/// guarded transaction has ended. Add it as the first column of a statement that must not take
+/// effect outside of this transaction.
+pub const ALLOW_COMMIT_COLUMN: &str = "idem_allow_commit()";
+
+/// The statement of [`ALLOW_COMMIT_COLUMN`]. The server skips the statements after it in the same
+/// simple query if it fails.
 pub const ALLOW_COMMIT: &str = "SELECT idem_allow_commit()";
+
+/// Commits a guarded transaction. The server reads the comment.
+const MARKED_COMMIT: &str = "COMMIT /* idem */";
+/// The same without a comment.
+const ALLOWED_COMMIT: &str = "SELECT idem_allow_commit(); COMMIT";
+
+/// Whether a COMMIT of this process has arrived without its comment.
+static IS_COMMENT_REMOVED: AtomicBool = AtomicBool::new(false);
 
 /// A request that was sent. Its result is awaited later.
 pub struct Pipelined<'f, T> {
@@ -51,8 +64,8 @@ impl<'f, T> Pipelined<'f, T> {
     }
 }
 
-/// Sends COMMIT after requests of the same transaction, and waits for all results. Fails without a
-/// request.
+/// Sends COMMIT after requests of the same transaction, which is not guarded, and waits for all
+/// results. Fails without a request.
 ///
 /// The requests must fail if a statement of the transaction has failed or if the transaction has
 /// ended: COMMIT itself reports no error in these cases. When this function returns, COMMIT or
@@ -66,10 +79,7 @@ pub async fn pipeline_commit<T>(
         rollback_without_wait(client);
         return Err(Error::Invalid("a COMMIT without a request".into()));
     }
-    if requests
-        .iter()
-        .any(|request| matches!(request.early, Some(Err(_))))
-    {
+    if requests.iter().any(Pipelined::has_failed) {
         // The request was not sent, or the connection is lost, so COMMIT must not be sent.
         rollback_without_wait(client);
         return answers(requests).await;
@@ -79,55 +89,74 @@ pub async fn pipeline_commit<T>(
         Error::Database(error) => Error::of_commit(error),
         other => other,
     })?;
-    commit.answer().await.map_err(Error::of_commit)?;
+    commit.answer().await.map_err(|error| {
+        // The transaction is still open if COMMIT was cancelled.
+        rollback_without_wait(client);
+        Error::of_commit(error)
+    })?;
     Ok(answers)
 }
 
-/// Allows COMMIT in a transaction in which it is forbidden, sends the requests, and commits, in one
-/// round trip.
+/// Sends the requests and commits a guarded transaction, in one round trip.
 ///
 /// Fails with [`Error::TransactionEnded`] if the transaction has ended. It cannot have committed,
 /// but requests that succeed outside of a transaction have then taken effect. Fails with
-/// [`Error::SettingsChanged`] if the role or the search_path has changed. Also fails if a statement
-/// of the transaction has failed. When this function returns, COMMIT or ROLLBACK was sent, also
-/// after an error. An error other than [`Error::AmbiguousCommit`] means a certain rollback.
-pub async fn allow_and_commit<T>(
+/// [`Error::SettingsChanged`] if the functions of idem cannot be called any more, because the role
+/// or the search_path has changed. Fails with [`Error::CommentRemoved`] if a pooler has removed the
+/// comment from the COMMIT. Also fails if a statement of the transaction has failed. When this
+/// function returns, COMMIT or ROLLBACK was sent, also after an error. An error other than
+/// [`Error::AmbiguousCommit`] means a certain rollback.
+pub async fn commit_guarded<T>(
     client: &Client,
     requests: Vec<impl Future<Output = Result<T, Error>> + Send>,
 ) -> Result<Vec<T>, Error> {
-    if requests.is_empty() {
-        return allow_and_commit_alone(client).await.map(|()| Vec::new());
-    }
-    let allowed = Pipelined::new(allow_commit(client)).await;
     let mut sent = Vec::with_capacity(requests.len());
     for request in requests {
         sent.push(Pipelined::new(request).await);
     }
-    // Read the results concurrently: the connection stops when the first one is not read.
-    let committed = pipeline_commit(client, sent);
-    let (allowed, committed) = join(allowed.answer(), committed).await;
-    match allowed {
-        Err(error @ (Error::TransactionEnded | Error::SettingsChanged(_))) => Err(error),
-        // The requests after it report only that the transaction has failed.
-        Err(Error::Database(error)) if error.as_db_error().is_some() => {
-            Err(Error::of_commit(error))
-        }
-        // A lost connection makes the commit ambiguous, and `committed` has that error.
-        _ => committed,
+    if sent.iter().any(Pipelined::has_failed) {
+        rollback_without_wait(client);
+        return answers(sent).await;
     }
+    let is_marked = !IS_COMMENT_REMOVED.load(Ordering::Relaxed);
+    let commit = match is_marked {
+        true => MARKED_COMMIT,
+        false => ALLOWED_COMMIT,
+    };
+    let commit = Pipelined::new(client.batch_execute(commit)).await;
+    // Read the results concurrently: the connection stops when the first one is not read.
+    let (answers, committed) = join(answers(sent), commit.answer()).await;
+    let Err(error) = committed else {
+        return answers;
+    };
+    rollback_without_wait(client);
+    match error.code() {
+        Some(&SqlState::NO_ACTIVE_SQL_TRANSACTION) => return Err(Error::TransactionEnded),
+        Some(&SqlState::INVALID_TRANSACTION_STATE) if is_marked => {
+            return Err(Error::SettingsChanged(error));
+        }
+        Some(&SqlState::INVALID_TRANSACTION_TERMINATION) if is_marked => {
+            note_removed_comment();
+            return Err(Error::CommentRemoved(error));
+        }
+        _ => {}
+    }
+    Err(match answers {
+        // COMMIT reports only that the transaction has failed.
+        Err(Error::Database(first)) => Error::of_last(first),
+        Err(first) => first,
+        Ok(_) if is_marked => Error::of_commit(error),
+        Ok(_) => Error::of_last(error),
+    })
 }
 
-async fn allow_and_commit_alone(client: &Client) -> Result<(), Error> {
-    let (is_allowed, ended) = query_after_allow(client, "COMMIT").await;
-    let ended = ended.map(drop);
-    if is_allowed {
-        return ended.map_err(Error::of_commit);
+fn note_removed_comment() {
+    if !IS_COMMENT_REMOVED.swap(true, Ordering::Relaxed) {
+        tracing::warn!(
+            "a pooler or a proxy removes comments from statements, so COMMIT arrived without its \
+             mark: from now on this process executes idem_allow_commit() before each COMMIT"
+        );
     }
-    rollback_without_wait(client);
-    ended.map_err(|error| match Error::of_allow(error) {
-        Error::Database(error) => Error::of_commit(error),
-        other => other,
-    })
 }
 
 /// Allows COMMIT in a transaction in which it is forbidden, and executes `sql`, in one simple
@@ -162,12 +191,11 @@ async fn query_after_allow(
     (is_allowed, answers)
 }
 
-/// Allows COMMIT in a transaction in which it is forbidden, and waits for the reply. Fails with
-/// [`Error::TransactionEnded`] if the transaction has ended, and with [`Error::SettingsChanged`] if
-/// the role or the search_path has changed.
-pub async fn allow_commit(client: &Client) -> Result<(), Error> {
-    let allowed = client.batch_execute(ALLOW_COMMIT).await;
-    allowed.map_err(Error::of_allow)
+impl<T> Pipelined<'_, Result<T, Error>> {
+    /// Returns whether the request could not be sent.
+    fn has_failed(&self) -> bool {
+        matches!(self.early, Some(Err(_)))
+    }
 }
 
 async fn answers<T>(requests: Vec<Pipelined<'_, Result<T, Error>>>) -> Result<Vec<T>, Error> {

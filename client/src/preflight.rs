@@ -27,6 +27,7 @@ const OF_CONSUMERS: &[&str] = &[
     "idem_next_wait",
     "idem_receive_bytes",
     "idem_record_effects",
+    "idem_record_effects_batch",
     "idem_reject",
     "idem_release",
     "idem_try_claim",

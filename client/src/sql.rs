@@ -6,10 +6,9 @@
 //! return the arguments.
 
 pub use crate::{
-    claim::RECORD_EFFECTS,
+    claim::RECORD_EFFECTS_BATCH,
     escape::{last_value, literal, without_zero_bytes},
     id::IdArray,
-    lease::held::COMPLETE,
     outbox::Send,
     recorded::EFFECTS,
 };

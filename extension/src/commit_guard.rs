@@ -12,29 +12,69 @@
 //! The program itself sends a marked COMMIT: `COMMIT /* idem */`. It fails where a plain COMMIT
 //! would report success without a commit: in a failed transaction, and after the end of the guarded
 //! transaction, also on another connection to which a pooler has switched. A program whose driver
-//! cannot send this text calls [`allow`] before its COMMIT.
+//! cannot send this text calls [`allow`] before its COMMIT. As this call would do, a marked COMMIT
+//! fails if foreign code has left the transaction with a role or a `search_path` with which it
+//! could not be called: otherwise they would apply to the next user of the connection.
 //!
 //! The state belongs to the transaction as a whole. ROLLBACK TO SAVEPOINT does not change it.
 
 use crate::errors::{Error, Result};
+use crate::pg::may_execute;
 use crate::shared::ensure_preloaded;
 use pgrx::pg_sys;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_void};
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
 /// The comment in a marked COMMIT. PgBouncer and other poolers pass it on.
 const MARK: &[u8] = b"/* idem */";
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 enum Guard {
     /// The transaction is not guarded, or COMMIT is allowed in it.
     None,
     /// Only a marked COMMIT can end the transaction, or ROLLBACK.
-    On,
+    On(Caller),
     /// The server executes a marked COMMIT.
     Committing,
+    /// The guarded transaction has failed. It is the transaction that is open now, unless that one
+    /// has not failed.
+    Failed,
+}
+
+/// What has guarded the transaction.
+#[derive(Clone, Copy)]
+struct Caller {
+    /// The function that the caller has called to guard.
+    function: pg_sys::Oid,
+    role: pg_sys::Oid,
+    /// A hash of the `search_path`.
+    path: u64,
+}
+
+impl Caller {
+    fn new(function: pg_sys::Oid) -> Self {
+        // SAFETY: the setting is a C string.
+        let path = unsafe { CStr::from_ptr(pg_sys::namespace_search_path) };
+        Caller {
+            function,
+            // SAFETY: returns the present role.
+            role: unsafe { pg_sys::GetUserId() },
+            path: BuildHasherDefault::<DefaultHasher>::default().hash_one(path),
+        }
+    }
+
+    /// Returns whether the function could be called now.
+    fn can_call(self) -> bool {
+        let now = Caller::new(self.function);
+        // SAFETY: the transaction has not failed, so the catalogs can be read.
+        unsafe {
+            (now.path == self.path || pg_sys::FunctionIsVisible(self.function))
+                && (now.role == self.role || may_execute(now.role, self.function))
+        }
+    }
 }
 
 thread_local! {
@@ -55,8 +95,9 @@ pub fn init() {
     }
 }
 
-/// From now on only a marked COMMIT commits this transaction.
-pub fn forbid() -> Result<()> {
+/// From now on only a marked COMMIT commits this transaction. `function` is the function that was
+/// called.
+pub fn forbid(function: pg_sys::Oid) -> Result<()> {
     ensure_preloaded()?;
     // SAFETY: reads the state of the transaction.
     if !unsafe { pg_sys::IsTransactionBlock() } {
@@ -69,7 +110,7 @@ pub fn forbid() -> Result<()> {
         unsafe { pg_sys::RegisterXactCallback(Some(on_event), std::ptr::null_mut()) };
         IS_WATCHING.set(true);
     }
-    GUARD.set(Guard::On);
+    GUARD.set(Guard::On(Caller::new(function)));
     Ok(())
 }
 
@@ -78,7 +119,7 @@ pub fn forbid() -> Result<()> {
 pub fn allow() -> Result<()> {
     ensure_preloaded()?;
     match GUARD.replace(Guard::None) {
-        Guard::None => Err(Error::CommitNotForbidden),
+        Guard::None | Guard::Failed => Err(Error::CommitNotForbidden),
         _ => Ok(()),
     }
 }
@@ -168,13 +209,14 @@ unsafe extern "C-unwind" fn check_commit(
         )
     };
     let error = match (GUARD.get(), is_marked) {
-        // The COMMIT of a failed transaction is a rollback. Unless a savepoint is open, the
-        // transaction is no longer guarded.
-        (_, true) if has_failed => Error::FailedTransaction,
+        // The COMMIT of a failed transaction is a rollback.
         (_, false) if has_failed => return,
         (Guard::None, true) => Error::NoGuardedTransaction,
+        (_, true) if has_failed => Error::FailedTransaction,
+        (Guard::Failed, true) => Error::NoGuardedTransaction,
+        (Guard::On(caller), true) if !caller.can_call() => Error::SettingsChanged,
         (_, true) => return GUARD.set(Guard::Committing),
-        (Guard::None, false) => return,
+        (Guard::None | Guard::Failed, false) => return,
         (_, false) => Error::CommitForbidden,
     };
     ErrorReport::from(error).report(PgLogLevel::ERROR);
@@ -215,8 +257,11 @@ unsafe extern "C-unwind" fn on_event(event: pg_sys::XactEvent::Type, _arg: *mut 
     use pg_sys::XactEvent::*;
     match event {
         // An error here rolls the transaction back.
-        XACT_EVENT_PRE_COMMIT | XACT_EVENT_PRE_PREPARE if GUARD.get() == Guard::On => {
+        XACT_EVENT_PRE_COMMIT | XACT_EVENT_PRE_PREPARE if matches!(GUARD.get(), Guard::On(_)) => {
             ErrorReport::from(Error::CommitForbidden).report(PgLogLevel::ERROR);
+        }
+        XACT_EVENT_ABORT if matches!(GUARD.get(), Guard::On(_) | Guard::Committing) => {
+            GUARD.set(Guard::Failed);
         }
         XACT_EVENT_COMMIT | XACT_EVENT_ABORT | XACT_EVENT_PREPARE => GUARD.set(Guard::None),
         _ => {}

@@ -46,6 +46,8 @@ pub enum Error {
     NoGuardedTransaction,
     /// 25P02: a marked COMMIT of a failed transaction.
     FailedTransaction,
+    /// 25000: a marked COMMIT with a role or a `search_path` that foreign code has left.
+    SettingsChanged,
     /// 55000: this transaction has not claimed the message for which it records effects.
     NotClaimed { destination: String },
     /// 55000: a transaction cannot forget a claim that it made itself.
@@ -229,6 +231,11 @@ impl From<Error> for ErrorReport {
                 "the transaction has failed and cannot be committed".into(),
             )
             .set_hint("Send ROLLBACK. The error of an earlier statement was ignored."),
+            Error::SettingsChanged => report(
+                PgSqlErrorCode::ERRCODE_INVALID_TRANSACTION_STATE,
+                "the role or the search_path was changed in the transaction".into(),
+            )
+            .set_hint("Restore both before the COMMIT: the functions of idem cannot be called."),
             Error::NotClaimed { destination } => report(
                 PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
                 format!(

@@ -114,7 +114,12 @@ impl ShortTransaction {
         self.checkout.ends();
         let commit = self.client().batch_execute("COMMIT");
         within(STATEMENT, async {
-            Ok::<_, Error>(commit.await.map_err(idem_client::Error::of_commit)?)
+            let committed = commit.await.map_err(|error| {
+                // The transaction is still open if COMMIT was cancelled.
+                rollback_without_wait(self.client());
+                idem_client::Error::of_commit(error)
+            });
+            Ok::<_, Error>(committed?)
         })
         .await
     }

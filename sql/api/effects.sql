@@ -21,6 +21,17 @@ COMMENT ON FUNCTION idem_record_effects(uuid, text, jsonb) IS
     '(invalid argument), 23000 (this id is the hash of another id), 25006 (standby or read-only '
     'transaction), 54000 (larger than idem.max_payload), 55000 (no claim in this transaction).';
 
+CREATE FUNCTION idem_record_effects_batch(ids text[], destination text, effects jsonb)
+RETURNS uuid[]
+LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_record_effects_batch_wrapper';
+COMMENT ON FUNCTION idem_record_effects_batch(text[], text, jsonb) IS
+    'Records effects with several claims that the current transaction holds, as '
+    'idem_record_effects does for each. effects: an array with one element for each id, in the '
+    'same order: the effects of this message. Returns the message ids of all effects, in order. At '
+    'most 10,000 effects. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (the hash '
+    'of an id is the hash of another id), 25006 (standby or read-only transaction), 54000 (larger '
+    'than idem.max_payload), 55000 (a message has no claim in this transaction).';
+
 CREATE FUNCTION idem_try_record(id text, destination text, effects jsonb) RETURNS boolean
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_try_record_wrapper';
 COMMENT ON FUNCTION idem_try_record(text, text, jsonb) IS

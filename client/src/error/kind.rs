@@ -11,8 +11,8 @@ pub enum ErrorKind {
     /// An argument or a payload is invalid, or larger than a limit (54000). Every attempt at the
     /// same message fails with this error, unless an administrator changes the limit.
     Invalid,
-    /// The transaction lost a conflict with another transaction (40001, 40P01, 55P03). Run the
-    /// transaction again.
+    /// The transaction lost a conflict with another transaction (40001, 40P01, 55P03), or its
+    /// COMMIT lost its comment. Run the transaction again.
     Conflict,
     /// The connection or the server was lost before COMMIT was sent. Nothing took effect.
     ConnectionLost,

@@ -47,7 +47,7 @@ pub enum Error {
     #[error("the transaction was ended before its commit: do not execute ROLLBACK in it")]
     TransactionEnded,
     /// The caller has changed the role or the search_path in the transaction and has not restored
-    /// it before the commit, so the functions of idem cannot be called (42501, 42883).
+    /// it before the commit, so the functions of idem cannot be called (25000, 42501, 42883).
     /// Everything is rolled back.
     #[error(
         "the role or the search_path was changed in the transaction: restore both before its \
@@ -55,6 +55,11 @@ pub enum Error {
         describe(.0)
     )]
     SettingsChanged(#[source] tokio_postgres::Error),
+    /// A pooler or a proxy has removed the comment from the COMMIT of a guarded transaction, so the
+    /// server has rejected it (2D000). Everything is rolled back. Run the transaction again: this
+    /// process now commits with [`idem_allow_commit`](crate::pipeline::ALLOW_COMMIT).
+    #[error("a pooler has removed the comment from COMMIT: {}", describe(.0))]
+    CommentRemoved(#[source] tokio_postgres::Error),
     /// The database lacks something that a consumer or a relay needs: see
     /// [`preflight`](crate::preflight).
     #[error(transparent)]
@@ -71,6 +76,7 @@ impl Error {
             Self::Invalid(_) | Self::Encode(_) => ErrorKind::Invalid,
             Self::AmbiguousCommit(_) => ErrorKind::AmbiguousCommit,
             Self::TransactionEnded | Self::SettingsChanged(_) => ErrorKind::Terminal,
+            Self::CommentRemoved(_) => ErrorKind::Conflict,
             Self::NotReady(lacks) => lacks.kind(),
             Self::Unexpected(_) => ErrorKind::Other,
             Self::Database(error) => ErrorKind::of(error),
@@ -89,7 +95,9 @@ impl Error {
     /// Returns the SQLSTATE, if this error has one.
     pub fn sqlstate(&self) -> Option<&SqlState> {
         match self {
-            Self::Database(error) | Self::SettingsChanged(error) => error.code(),
+            Self::Database(error) | Self::SettingsChanged(error) | Self::CommentRemoved(error) => {
+                error.code()
+            }
             Self::AmbiguousCommit(error) => error.code(),
             Self::Driver(error) => error.sqlstate(),
             Self::NotReady(lacks) => Some(lacks.sqlstate()),
@@ -108,6 +116,15 @@ impl Error {
         match error.as_db_error() {
             Some(answer) if !is_fatal(answer) => Self::Database(error),
             _ => Self::AmbiguousCommit(Arc::new(error)),
+        }
+    }
+
+    /// Classifies the error of a statement of idem that is sent together with the COMMIT of its
+    /// transaction, as [`of_allow`](Self::of_allow) and [`of_commit`](Self::of_commit) do.
+    pub(crate) fn of_last(error: tokio_postgres::Error) -> Self {
+        match Self::of_allow(error) {
+            Self::Database(error) => Self::of_commit(error),
+            other => other,
         }
     }
 

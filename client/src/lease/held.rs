@@ -242,7 +242,7 @@ impl Held {
 
 /// Completes a leased message: id, destination, token and a JSON array of effects. Returns the
 /// message ids of the effects.
-pub const COMPLETE: &str = "SELECT idem_complete($1, $2, $3, $4)";
+const COMPLETE: &str = "SELECT idem_complete($1, $2, $3, $4)";
 
 /// Converts a time from the server to a duration.
 pub(super) fn seconds(seconds: Option<f64>) -> Duration {

@@ -54,6 +54,76 @@ pub const OCTETS: &str = "application/octet-stream";
 /// Calls `tick` twice for every effect of an array, and once for a single effect, so that the
 /// caller can check for interrupts.
 pub fn parse_effects(json: &str, mut tick: impl FnMut()) -> Result<Vec<EffectSpec<'_>>, Rejected> {
+    check_size(json)?;
+    let mut wires = Vec::new();
+    split("effects", json, &mut wires, &mut tick)?;
+    let mut effects = memory::reserve(wires.len())?;
+    for (n, wire) in wires.into_iter().enumerate() {
+        tick();
+        effects.push(parse_effect(&format!("effect {}", n + 1), wire)?);
+    }
+    Ok(effects)
+}
+
+/// Parses an array with the effects of `messages` messages: each element is what [`parse_effects`]
+/// accepts. The errors and `tick` are the same.
+pub fn parse_effects_of_each(
+    json: &str,
+    messages: usize,
+    mut tick: impl FnMut(),
+) -> Result<Vec<Vec<EffectSpec<'_>>>, Rejected> {
+    check_size(json)?;
+    let mut lists = Vec::new();
+    if !json.starts_with('[') {
+        return Err(wrong_lists("effects is not an array".into(), messages));
+    }
+    json::elements("effects", json, |list| {
+        if lists.len() == messages {
+            return Err(wrong_lists(
+                "effects has too many elements".into(),
+                messages,
+            ));
+        }
+        Ok(memory::push(&mut lists, list)?)
+    })?;
+    if lists.len() < messages {
+        let count = lists.len();
+        return Err(wrong_lists(
+            format!("effects has {count} elements"),
+            messages,
+        ));
+    }
+    let mut wires = Vec::new();
+    let mut effects = memory::reserve(messages)?;
+    for (n, list) in lists.into_iter().enumerate() {
+        let before = wires.len();
+        split(
+            &format!("element {} of effects", n + 1),
+            list,
+            &mut wires,
+            &mut tick,
+        )?;
+        let mut parsed = memory::reserve(wires.len() - before)?;
+        for (m, wire) in wires[before..].iter().enumerate() {
+            tick();
+            parsed.push(parse_effect(
+                &format!("effect {} of message {}", m + 1, n + 1),
+                wire,
+            )?);
+        }
+        effects.push(parsed);
+    }
+    Ok(effects)
+}
+
+fn wrong_lists(message: String, messages: usize) -> Rejected {
+    Rejected::Invalid(Invalid::new(
+        message,
+        format!("Give an array with {messages} elements, one for each id: its effects."),
+    ))
+}
+
+fn check_size(json: &str) -> Result<(), Rejected> {
     if json.len() > EFFECTS_BYTES {
         return Err(Rejected::Invalid(Invalid::new(
             format!("the effects have {} bytes", json.len()),
@@ -63,35 +133,39 @@ pub fn parse_effects(json: &str, mut tick: impl FnMut()) -> Result<Vec<EffectSpe
             ),
         )));
     }
-    let mut wires = Vec::new();
-    match json.as_bytes().first() {
-        Some(b'[') => json::elements("effects", json, |wire| {
-            tick();
-            if wires.len() == EFFECTS {
-                return Err(Rejected::Invalid(Invalid::new(
-                    format!("more than {EFFECTS} effects in one function call"),
-                    format!(
-                        "Record at most {EFFECTS} effects at a time, in several function calls \
-                         if necessary."
-                    ),
-                )));
-            }
-            Ok(memory::push(&mut wires, wire)?)
-        })?,
-        Some(b'{') => memory::push(&mut wires, json)?,
-        _ => {
+    Ok(())
+}
+
+/// Adds the JSON of each effect to `wires`.
+fn split<'a>(
+    what: &str,
+    json: &'a str,
+    wires: &mut Vec<&'a str>,
+    tick: &mut impl FnMut(),
+) -> Result<(), Rejected> {
+    let mut add = |wire| {
+        if wires.len() == EFFECTS {
             return Err(Rejected::Invalid(Invalid::new(
-                "effects is neither an array nor an object",
-                "Give an array of effects, such as [{\"topic\": \"orders\", \"payload\": {}}].",
+                format!("more than {EFFECTS} effects in one function call"),
+                format!(
+                    "Record at most {EFFECTS} effects at a time, in several function calls if \
+                     necessary."
+                ),
             )));
         }
+        Ok(memory::push(wires, wire)?)
+    };
+    match json.as_bytes().first() {
+        Some(b'[') => json::elements(what, json, |wire| {
+            tick();
+            add(wire)
+        }),
+        Some(b'{') => add(json),
+        _ => Err(Rejected::Invalid(Invalid::new(
+            format!("{what} is neither an array nor an object"),
+            "Give an array of effects, such as [{\"topic\": \"orders\", \"payload\": {}}].",
+        ))),
     }
-    let mut effects = memory::reserve(wires.len())?;
-    for (n, wire) in wires.into_iter().enumerate() {
-        tick();
-        effects.push(parse_effect(&format!("effect {}", n + 1), wire)?);
-    }
-    Ok(effects)
 }
 
 /// The members of an effect, each as JSON text.
@@ -292,6 +366,43 @@ mod tests {
             "x".repeat(EFFECTS_BYTES)
         );
         assert!(rejection(&long).contains("bytes"));
+    }
+
+    #[test]
+    fn effects_of_several_messages_are_parsed() {
+        let effect = r#"{"topic": "t", "payload": 1}"#;
+        let each = |json: &str, messages| {
+            parse_effects_of_each(json, messages, || ())
+                .map(|lists| lists.iter().map(Vec::len).collect::<Vec<_>>())
+                .map_err(|error| match error {
+                    Rejected::Invalid(invalid) => invalid.to_string(),
+                    Rejected::OutOfMemory(error) => panic!("{error}"),
+                })
+        };
+        assert_eq!(each("[]", 0), Ok(vec![]));
+        let three = format!("[[{effect}, {effect}], [], {effect}]");
+        assert_eq!(each(&three, 3), Ok(vec![2, 0, 1]));
+        for (json, messages, message) in [
+            (effect, 1, "effects is not an array"),
+            (&three, 4, "effects has 3 elements"),
+            (&three, 2, "effects has too many elements"),
+            ("[[], 3]", 2, "element 2 of effects is neither"),
+            (
+                r#"[[], [{"topic": "t"}]]"#,
+                2,
+                "effect 1 of message 2 has no payload",
+            ),
+        ] {
+            let error = each(json, messages).unwrap_err();
+            assert!(error.contains(message), "{error}");
+        }
+        let half = format!("[{}]", vec![effect; EFFECTS / 2].join(","));
+        assert_eq!(
+            each(&format!("[{half}, {half}]"), 2),
+            Ok(vec![EFFECTS / 2; 2])
+        );
+        let error = each(&format!("[{half}, {half}, {effect}]"), 3).unwrap_err();
+        assert!(error.contains("more than 10000 effects"), "{error}");
     }
 
     #[test]

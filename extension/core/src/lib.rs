@@ -16,7 +16,7 @@ pub mod limits;
 pub mod memory;
 
 pub use call::{Attempts, CallEvent, CallState};
-pub use effect::{EffectSpec, PayloadSpec, parse_effects};
+pub use effect::{EffectSpec, PayloadSpec, parse_effects, parse_effects_of_each};
 pub use effect::{JSON, OCTETS, traceparent};
 pub use error::{Invalid, Rejected, check_len};
 pub use failure::{

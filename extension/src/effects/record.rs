@@ -2,8 +2,9 @@
 
 use crate::claim::Claimed;
 use crate::errors::Result;
-use crate::outbox::{self, Effect, Source, by_source, column};
+use crate::outbox::{self, Appending, Effect, Source, by_source, column};
 use crate::pg::Lookup;
+use crate::ring::Entered;
 use crate::stats::{Counter, count_many};
 use idem_core::{EffectSpec, effect_message_id, memory};
 use pgrx::pg_sys;
@@ -12,8 +13,41 @@ use uuid::Uuid;
 /// Records effects of a message. Returns their message ids, in order. Repeated calls in one
 /// transaction append to the effects that were recorded before.
 pub fn record(claimed: &Claimed, effects: &[EffectSpec]) -> Result<Vec<Uuid>> {
+    let mut message_ids = memory::reserve(effects.len())?;
+    if !effects.is_empty() {
+        let mut outbox = Appending::new(&claimed.rings().outbox)?;
+        append(&mut outbox, claimed, effects, &mut message_ids)?;
+        outbox.finish();
+    }
+    count_many(Counter::EffectRecorded, message_ids.len());
+    Ok(message_ids)
+}
+
+/// Records the effects of several messages, which are `count` effects. Returns their message ids.
+pub fn record_each<'a>(
+    messages: impl Iterator<Item = Result<(Claimed<'a>, &'a [EffectSpec<'a>])>>,
+    count: usize,
+    rings: &Entered,
+) -> Result<Vec<Uuid>> {
+    let mut message_ids = memory::reserve(count)?;
+    let mut outbox = Appending::new(&rings.outbox)?;
+    for message in messages {
+        let (claimed, effects) = message?;
+        append(&mut outbox, &claimed, effects, &mut message_ids)?;
+    }
+    outbox.finish();
+    count_many(Counter::EffectRecorded, message_ids.len());
+    Ok(message_ids)
+}
+
+fn append(
+    outbox: &mut Appending,
+    claimed: &Claimed,
+    effects: &[EffectSpec],
+    message_ids: &mut Vec<Uuid>,
+) -> Result<()> {
     if effects.is_empty() {
-        return Ok(Vec::new());
+        return Ok(());
     }
     let identity = claimed.identity();
     let key = &identity.id.key;
@@ -26,13 +60,12 @@ pub fn record(claimed: &Claimed, effects: &[EffectSpec]) -> Result<Vec<Uuid>> {
         destination: identity.destination.id,
         key,
     });
-    let mut message_ids = memory::reserve(effects.len())?;
-    let rows = effects.iter().zip(first..).map(|(effect, ordinal)| {
+    for (effect, ordinal) in effects.iter().zip(first..) {
         let message_id = effect
             .message_id
             .unwrap_or_else(|| effect_message_id(salt, identity.name, key, ordinal));
         message_ids.push(message_id);
-        Effect {
+        outbox.append(&Effect {
             source,
             recorded_at: claimed.claimed_at(),
             ordinal,
@@ -45,12 +78,10 @@ pub fn record(claimed: &Claimed, effects: &[EffectSpec]) -> Result<Vec<Uuid>> {
             headers: effect.headers,
             traceparent: effect.traceparent.as_deref(),
             deliver_after: effect.deliver_after.map(since_2000),
-        }
-    });
-    outbox::append(&claimed.rings().outbox, rows)?;
+        })?;
+    }
     claimed.set_next_ordinal(first + effects.len() as i32);
-    count_many(Counter::EffectRecorded, effects.len());
-    Ok(message_ids)
+    Ok(())
 }
 
 /// Converts microseconds since 1970 to PostgreSQL's microseconds since 2000.

@@ -2,7 +2,7 @@
 
 use super::read::recorded;
 use crate::errors::Result;
-use crate::outbox;
+use crate::outbox::Appending;
 use crate::ring;
 use crate::stats::{Counter, count_many};
 use idem_core::MessageId;
@@ -12,7 +12,11 @@ use idem_core::MessageId;
 pub fn replay(id: MessageId, destination: &str) -> Result<usize> {
     let rings = ring::enter()?;
     let rows = recorded(id, destination)?;
-    outbox::append_again(&rings.outbox, &rows)?;
+    if !rows.is_empty() {
+        let mut outbox = Appending::new(&rings.outbox)?;
+        rows.iter().try_for_each(|row| outbox.append_again(row))?;
+        outbox.finish();
+    }
     count_many(Counter::EffectReplayed, rows.len());
     Ok(rows.len())
 }

@@ -1,7 +1,7 @@
 //! Sends messages that do not result from another message, so they need no claim.
 
 use crate::errors::Result;
-use crate::outbox::{self, Effect};
+use crate::outbox::{Appending, Effect};
 use crate::pg::transaction_start;
 use crate::ring;
 use crate::stats::{Counter, count};
@@ -23,23 +23,22 @@ pub struct Sent<'a> {
 /// Appends a message to the outbox.
 pub fn send(message: &Sent) -> Result<()> {
     let rings = ring::enter()?;
-    outbox::append(
-        &rings.outbox,
-        std::iter::once(Effect {
-            source: None,
-            recorded_at: transaction_start(),
-            ordinal: 0,
-            message_id: message.message_id,
-            topic: message.topic,
-            key: message.key,
-            kind: message.kind,
-            payload: message.payload,
-            content_type: message.content_type,
-            headers: message.headers,
-            traceparent: message.traceparent,
-            deliver_after: None,
-        }),
-    )?;
+    let mut outbox = Appending::new(&rings.outbox)?;
+    outbox.append(&Effect {
+        source: None,
+        recorded_at: transaction_start(),
+        ordinal: 0,
+        message_id: message.message_id,
+        topic: message.topic,
+        key: message.key,
+        kind: message.kind,
+        payload: message.payload,
+        content_type: message.content_type,
+        headers: message.headers,
+        traceparent: message.traceparent,
+        deliver_after: None,
+    })?;
+    outbox.finish();
     count(Counter::EffectSent);
     Ok(())
 }

@@ -42,24 +42,64 @@ pub struct Effect<'a> {
     pub deliver_after: Option<pg_sys::TimestampTz>,
 }
 
-/// Appends effects to the current slice, in their order.
-pub fn append<'a>(outbox: &Ring, effects: impl Iterator<Item = Effect<'a>>) -> Result<()> {
-    let numbers = Numbers::new()?;
-    // Assign the transaction id before the first sequence number is taken. Relays rely on this: a
-    // transaction that had no id at a snapshot has only numbers above the sequence's value at that
-    // snapshot.
-    let tx = pg::transaction_id();
-    let inherited = settings::traceparent();
-    let mut slice = Appender::open(outbox.current().table);
-    let scratch = Scratch::new();
-    let mut appended = 0;
-    for effect in effects {
-        check_for_interrupts!();
-        appended += 1;
-        scratch.with(|| append_effect(&mut slice, &effect, &numbers, tx, inherited.as_deref()))?;
+/// The current slice of the outbox, open for appending. [`finish`](Self::finish) wakes the relays.
+pub struct Appending {
+    slice: Appender,
+    numbers: Numbers,
+    tx: u64,
+    /// The trace context of the session.
+    inherited: Option<String>,
+    scratch: Scratch,
+    appended: usize,
+}
+
+impl Appending {
+    pub fn new(outbox: &Ring) -> Result<Self> {
+        let numbers = Numbers::new()?;
+        // Assign the transaction id before the first sequence number is taken. Relays rely on this:
+        // a transaction that had no id at a snapshot has only numbers above the sequence's value at
+        // that snapshot.
+        let tx = pg::transaction_id();
+        Ok(Appending {
+            slice: Appender::open(outbox.current().table),
+            numbers,
+            tx,
+            inherited: settings::traceparent(),
+            scratch: Scratch::new(),
+            appended: 0,
+        })
     }
-    wake::wake_relays(appended);
-    Ok(())
+
+    pub fn append(&mut self, effect: &Effect) -> Result<()> {
+        check_for_interrupts!();
+        self.appended += 1;
+        let Appending {
+            slice,
+            numbers,
+            tx,
+            inherited,
+            ..
+        } = self;
+        self.scratch
+            .with(|| append_effect(slice, effect, numbers, *tx, inherited.as_deref()))
+    }
+
+    /// Appends a recorded row again: the same message, marked as a replay, with a new number.
+    pub fn append_again(&mut self, row: &[Option<pg_sys::Datum>]) -> Result<()> {
+        check_for_interrupts!();
+        self.appended += 1;
+        let mut row = row.to_vec();
+        row[column::SEQ as usize - 1] = self.numbers.next()?.into_datum();
+        row[column::TX as usize - 1] = Some(pg_sys::Datum::from(self.tx));
+        row[column::REPLAY as usize - 1] = true.into_datum();
+        let slice = &mut self.slice;
+        self.scratch.with(|| slice.append(&row));
+        Ok(())
+    }
+
+    pub fn finish(self) {
+        wake::wake_relays(self.appended);
+    }
 }
 
 fn append_effect(
@@ -93,28 +133,6 @@ fn append_effect(
         },
         effect.traceparent.or(inherited).into_datum(),
     ]);
-    Ok(())
-}
-
-/// Appends recorded rows again: the same messages, marked as a replay, with new sequence numbers.
-pub fn append_again(outbox: &Ring, rows: &[Vec<Option<pg_sys::Datum>>]) -> Result<()> {
-    if rows.is_empty() {
-        return Ok(());
-    }
-    let numbers = Numbers::new()?;
-    // As in append, this precedes the sequence numbers.
-    let tx = pg::transaction_id();
-    let mut slice = Appender::open(outbox.current().table);
-    let scratch = Scratch::new();
-    for row in rows {
-        check_for_interrupts!();
-        let mut row = row.clone();
-        row[column::SEQ as usize - 1] = numbers.next()?.into_datum();
-        row[column::TX as usize - 1] = Some(pg_sys::Datum::from(tx));
-        row[column::REPLAY as usize - 1] = true.into_datum();
-        scratch.with(|| slice.append(&row));
-    }
-    wake::wake_relays(rows.len());
     Ok(())
 }
 

@@ -58,7 +58,7 @@ fn idem_try_claim_uuid_batch(
     try_claim_batch(ids, destination, check)
 }
 
-fn check_batch(ids: usize) -> Result<()> {
+pub(super) fn check_batch(ids: usize) -> Result<()> {
     if ids > limits::BATCH_IDS {
         return invalid(
             format!("{ids} ids in one batch"),

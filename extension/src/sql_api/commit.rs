@@ -2,11 +2,14 @@
 
 use super::Report;
 use crate::commit_guard;
+use pgrx::pg_sys;
 use pgrx::prelude::*;
 
 #[pg_extern(sql = false)]
-fn idem_forbid_commit() -> Report<()> {
-    Ok(commit_guard::forbid()?)
+fn idem_forbid_commit(fcinfo: pg_sys::FunctionCallInfo) -> Report<()> {
+    // SAFETY: fcinfo is that of the running function.
+    let function = unsafe { (*(*fcinfo).flinfo).fn_oid };
+    Ok(commit_guard::forbid(function)?)
 }
 
 #[pg_extern(sql = false)]

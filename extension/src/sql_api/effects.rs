@@ -1,17 +1,18 @@
 //! The functions that record, read and send effects (sql/api/effects.sql).
 
+use super::claim::check_batch;
 use super::{Report, uuids};
 use crate::claim::{Outcome, Terms, claim, held};
-use crate::effects::{Sent, parse, record, recorded, replay, send};
+use crate::effects::{Sent, parse, parse_each, record, record_each, recorded, replay, send};
 use crate::errors::{Error, Result, given};
 use crate::outbox::column;
 use crate::pg::{ensure_writable, return_rows};
 use crate::ring;
 use crate::settings::check_payload;
 use crate::sql_types::JsonText;
-use idem_core::{JSON, OCTETS, check_destination, check_len, limits, traceparent};
+use idem_core::{JSON, MessageId, OCTETS, check_destination, check_len, limits, traceparent};
 use pgrx::prelude::*;
-use pgrx::{Uuid, pg_sys};
+use pgrx::{Array, Uuid, pg_sys};
 use std::ffi::CStr;
 
 overloads! {
@@ -28,6 +29,28 @@ overloads! {
         let rings = ring::enter()?;
         Ok(uuids(record(&held(id, destination, &rings)?, &effects)?))
     }
+}
+
+#[pg_extern(sql = false)]
+fn idem_record_effects_batch(
+    ids: Option<Array<&str>>,
+    destination: Option<&str>,
+    effects: Option<JsonText>,
+) -> Report<Vec<Uuid>> {
+    let ids = given(ids, "ids")?;
+    let destination = given(destination, "destination")?;
+    let effects = given(effects, "effects")?;
+    check_batch(ids.len())?;
+    let effects = parse_each(&effects, ids.len())?;
+    ensure_writable(c"idem_record_effects_batch()");
+    check_destination(destination).map_err(Error::from)?;
+    let rings = ring::enter()?;
+    let count = effects.iter().map(Vec::len).sum();
+    let messages = ids.iter().zip(&effects).map(|(id, effects)| {
+        let id = MessageId::from_text(given(id, "an id in ids")?)?;
+        Ok((held(id, destination, &rings)?, effects.as_slice()))
+    });
+    Ok(uuids(record_each(messages, count, &rings)?))
 }
 
 overloads! {

@@ -4,7 +4,10 @@
 use idem_client::{
     Destination, Error, Executor, MessageId,
     journal::{CallState, begin_call, calls, finish_call},
+    pipeline::ALLOW_COMMIT_COLUMN,
 };
+
+use tokio_postgres::types::{Json, Type};
 
 use crate::{fingerprint::Fingerprint, recorded::Recorded};
 
@@ -38,6 +41,33 @@ pub(crate) async fn finish(
 ) -> Result<(), Error> {
     let response = serde_json::to_value(response).map_err(idem_client::Error::Encode)?;
     finish_call(executor, id, destination, STEP, Some(&response)).await
+}
+
+/// Begins and completes the journal entry, and then a plain COMMIT succeeds. It is one statement, so
+/// that nothing is recorded if the handler has ended its transaction.
+pub(crate) async fn record_and_allow_commit(
+    executor: &impl Executor,
+    id: &MessageId,
+    destination: &Destination,
+    fingerprint: &Fingerprint,
+    response: &Recorded,
+) -> Result<(), Error> {
+    let sql = format!(
+        "SELECT {ALLOW_COMMIT_COLUMN}, idem_begin_call($1, $2, $3, $4),
+                idem_finish_call($1, $2, $3, $5)"
+    );
+    let (request, response) = (fingerprint.request(), Json(response));
+    let parameters = [
+        id.parameter(),
+        destination.parameter(),
+        (&STEP as _, Type::TEXT),
+        (&request as _, Type::JSONB),
+        (&response as _, Type::JSON),
+    ];
+    match executor.fetch_all(&sql, &parameters).await {
+        Err(Error::Database(error)) => Err(Error::of_allow(error)),
+        recorded => recorded.map(drop),
+    }
 }
 
 /// Returns the recorded response, or `None` if there is none.

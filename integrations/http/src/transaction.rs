@@ -5,7 +5,7 @@ use std::error::Error as StdError;
 use bytes::Bytes;
 use http::{Request, Response, response::Parts};
 use idem_client::pipeline::{
-    ALLOW_COMMIT, FORBID_COMMIT_COLUMN, Pipelined, pipeline_commit, rollback_without_wait,
+    FORBID_COMMIT_COLUMN, Pipelined, pipeline_commit, rollback_without_wait,
 };
 use idem_runtime::{
     Error,
@@ -26,8 +26,7 @@ use crate::{
 
 /// The savepoint after the claim and before the handler. If the handler returns status 4xx, its
 /// writes are rolled back to this savepoint. If the handler has ended the transaction itself, the
-/// savepoint does not exist, so [`UNDO`] and [`KEEP`] fail, and the server skips [`ALLOW_COMMIT`]
-/// after them.
+/// savepoint does not exist, so [`UNDO`] and [`KEEP`] fail.
 const SAVEPOINT: &str = "idem_http";
 const UNDO: &str = "ROLLBACK TO SAVEPOINT idem_http";
 const KEEP: &str = "RELEASE SAVEPOINT idem_http";
@@ -92,32 +91,19 @@ where
             true => KEEP,
             false => UNDO,
         };
-        // Wait for the reply: outside of the transaction, the functions of the journal would commit
-        // by themselves.
-        let allowed = client
-            .batch_execute(&format!("{ended}; {ALLOW_COMMIT}"))
-            .await;
-        allowed.map_err(idem_client::Error::of_allow)?;
         session.ends();
-        let mut requests = Vec::with_capacity(2);
-        requests.push(
-            Pipelined::new(journal::begin(
-                client,
-                &id,
-                &options.destination,
-                &fingerprint,
-            ))
-            .await,
+        let ended = async {
+            let ended = client.batch_execute(ended).await;
+            ended.map_err(idem_client::Error::of_allow)
+        };
+        let recorded = journal::record_and_allow_commit(
+            client,
+            &id,
+            &options.destination,
+            &fingerprint,
+            &recorded,
         );
-        requests.push(
-            Pipelined::new(journal::finish(
-                client,
-                &id,
-                &options.destination,
-                &recorded,
-            ))
-            .await,
-        );
+        let requests = vec![Pipelined::new(ended).await, Pipelined::new(recorded).await];
         Ok(pipeline_commit(client, requests).await?)
     }
     .await;
@@ -139,7 +125,7 @@ async fn begin(
         identity.fingerprint
     );
     let attempt = || async {
-        let session = Session::new(&options.pool, false, Patience::OfPool).await?;
+        let session = Session::unprepared(&options.pool, Patience::OfPool).await?;
         let begun =
             session.begin_claim_and_mark(&claim, SAVEPOINT, &options.destination, &identity.id);
         match begun.await {

@@ -5,24 +5,13 @@
 //! socket of such a request at once, and PgBouncer 1.18 and 1.19 then exit with a fatal error. The
 //! request also needs the TLS settings, which a pool that the user has built does not expose.
 
-use std::{
-    convert::Infallible,
-    future::{Ready, ready},
-    io,
-    pin::Pin,
-    task::{Context, Poll},
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use deadpool::managed::Manager as _;
 use deadpool_postgres::{ClientWrapper, Object, Pool};
-use futures_util::FutureExt;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio_postgres::{
-    CancelToken, SimpleQueryMessage,
-    tls::{ChannelBinding, TlsConnect, TlsStream},
-};
+use tokio_postgres::SimpleQueryMessage;
 
+use super::process_id::process_id;
 use crate::Error;
 
 /// The longest duration of a login. A backend starts before the login, so it can be older than its
@@ -45,7 +34,7 @@ pub(super) struct Backend {
 impl Backend {
     pub(super) fn of(object: &Object, cannot_commit: bool) -> Self {
         Self {
-            process_id: process_id(&object.cancel_token()),
+            process_id: process_id(object),
             connected: Object::metrics(object).created,
             cannot_commit,
         }
@@ -93,9 +82,7 @@ impl Canceller {
     pub(super) async fn cancel(&self, backend: Backend) -> Result<CancelResult, Error> {
         // A pooler gives its clients process ids of its own, which are not those of the backends.
         // The first query below detects this.
-        let (Some(own), Some(other)) =
-            (process_id(&self.client.cancel_token()), backend.process_id)
-        else {
+        let (Some(own), Some(other)) = (process_id(&self.client), backend.process_id) else {
             return Ok(CancelResult::Pooler);
         };
         let age = backend.connected.elapsed().as_secs_f64();
@@ -129,76 +116,5 @@ impl Canceller {
 impl Drop for Canceller {
     fn drop(&mut self) {
         self.pool.manager().detach(&mut self.client);
-    }
-}
-
-/// Returns the process id that the server reported at the start of a connection. The driver shows
-/// this id only in a cancel request of the protocol, so such a request is recorded and not sent.
-fn process_id(token: &CancelToken) -> Option<i32> {
-    /// The code of a cancel request, which comes before the process id.
-    const CODE: [u8; 4] = 80_877_102_i32.to_be_bytes();
-    let mut request = Recorder::default();
-    token
-        .cancel_query_raw(&mut request, AnyTls)
-        .now_or_never()?
-        .ok()?;
-    let code = request
-        .0
-        .windows(CODE.len())
-        .position(|window| window == CODE)?;
-    let (process_id, _) = request.0[code + CODE.len()..].split_first_chunk()?;
-    Some(i32::from_be_bytes(*process_id))
-}
-
-/// Records what is written to it, and accepts every request for TLS.
-#[derive(Default)]
-struct Recorder(Vec<u8>);
-
-impl AsyncRead for Recorder {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        buffer.put_slice(b"S");
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for Recorder {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        self.0.extend_from_slice(bytes);
-        Poll::Ready(Ok(bytes.len()))
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl TlsStream for &mut Recorder {
-    fn channel_binding(&self) -> ChannelBinding {
-        ChannelBinding::none()
-    }
-}
-
-/// TLS without encryption. No data leaves this process.
-struct AnyTls;
-
-impl<'a> TlsConnect<&'a mut Recorder> for AnyTls {
-    type Stream = &'a mut Recorder;
-    type Error = Infallible;
-    type Future = Ready<Result<&'a mut Recorder, Infallible>>;
-
-    fn connect(self, stream: &'a mut Recorder) -> Self::Future {
-        ready(Ok(stream))
     }
 }

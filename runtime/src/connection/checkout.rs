@@ -15,6 +15,7 @@ use tokio_postgres::Client;
 use super::{
     closing::close,
     connection,
+    process_id::process_id,
     sound::leaves_connection_sound,
     turns::{Patience, Turn, turn},
     within,
@@ -80,6 +81,11 @@ impl Checkout {
     /// Notes that the server has replied to BEGIN.
     pub(crate) fn begun(&self) {
         self.has_begun.store(true, Ordering::Release);
+    }
+
+    /// Returns whether the connection was made to this process of the server, without a pooler.
+    pub(crate) fn is_made_to(&self, process: Option<i32>) -> bool {
+        process.is_some() && process == process_id(self.client())
     }
 
     /// Notes that COMMIT or ROLLBACK is about to be sent.

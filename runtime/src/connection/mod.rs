@@ -19,7 +19,9 @@
 mod cancel;
 mod checkout;
 mod closing;
+mod link;
 mod per_pool;
+mod process_id;
 mod sound;
 mod turns;
 
@@ -32,6 +34,7 @@ use crate::Error;
 
 pub(crate) use checkout::{Checkout, on_connection};
 pub(crate) use closing::closed;
+pub(crate) use link::Link;
 pub(crate) use sound::leaves_connection_sound;
 pub use turns::Patience;
 

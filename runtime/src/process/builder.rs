@@ -61,13 +61,14 @@ impl IdemBuilder {
 
     /// Sets whether statements are prepared and kept with their connection.
     ///
-    /// By default each statement is sent as text.
+    /// By default they are, unless a pooler is between this process and the server. Prepared
+    /// statements save parsing and planning at the server, also those of the claim.
     ///
-    /// Prepared statements save parsing and planning at the server, also those of the claim. They
-    /// do not work with a proxy that assigns another connection to each transaction and does not
-    /// keep prepared statements.
+    /// Set `true` for a pooler that keeps prepared statements, for example PgBouncer 1.21 or later
+    /// with `max_prepared_statements`. **Any other pooler could then execute a statement of another
+    /// client in place of a statement of idem.**
     pub fn prepared_statements(mut self, prepared_statements: bool) -> Self {
-        self.settings.prepared_statements = prepared_statements;
+        self.settings.prepared_statements = Some(prepared_statements);
         self
     }
 

@@ -1,6 +1,6 @@
 //! The statements of a claim, as the policy requires them.
 
-use idem_client::{Destination, MessageId, pipeline::FORBID_COMMIT_COLUMN, sql::IdArray};
+use idem_client::{Destination, MessageId, sql::IdArray};
 use sha2::{Digest, Sha256};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
@@ -49,10 +49,11 @@ impl ClaimOutcome {
 
 /// The statement of a prepared claim, with id, destination and [`ClaimOptions`] as its parameters.
 /// It fails outside of a transaction block, and forbids COMMIT. [`ClaimOutcome::parse`] parses the
-/// text in its first column.
+/// text in its first column. The column [`CLAIM_PROCESS`] has the process that executes it.
 pub(crate) const CLAIM_IN_BLOCK: &str =
     "SELECT (idem_claim_in_block($1, $2, $3, decode($4, 'hex'), $5)).outcome::text,
-            idem_forbid_commit()";
+            idem_forbid_commit(), pg_backend_pid()";
+pub(crate) const CLAIM_PROCESS: usize = 2;
 
 /// The options of a claim, as the policy of the message requires them.
 pub(crate) struct ClaimOptions {
@@ -73,9 +74,9 @@ impl ClaimOptions {
     }
 }
 
-/// Returns the SQL text of a claim, which also forbids COMMIT. [`ClaimOutcome::parse`] parses the
-/// first column of its result.
-pub(crate) fn claim(task: &Task<'_>, id: &MessageId) -> Result<String, Error> {
+/// Returns the SQL text of a claim. [`ClaimOutcome::parse`] parses the first column of its result.
+/// The columns `guard` follow.
+pub(crate) fn claim(task: &Task<'_>, id: &MessageId, guard: &str) -> Result<String, Error> {
     let (id, destination) = (id.literal()?, task.destination.literal()?);
     let ClaimOptions {
         wait,
@@ -84,7 +85,7 @@ pub(crate) fn claim(task: &Task<'_>, id: &MessageId) -> Result<String, Error> {
     } = ClaimOptions::of(task);
     if wait && fingerprint.is_none() && sent_at.is_none() {
         return Ok(format!(
-            "SELECT idem_try_claim({id}, {destination}), {FORBID_COMMIT_COLUMN}"
+            "SELECT idem_try_claim({id}, {destination}), {guard}"
         ));
     }
     let sent_at = match sent_at.map(|sent_at| sent_at.format(&Rfc3339)) {
@@ -98,20 +99,22 @@ pub(crate) fn claim(task: &Task<'_>, id: &MessageId) -> Result<String, Error> {
     };
     let fingerprint = fingerprint.map_or("NULL".into(), |hex| format!("decode('{hex}', 'hex')"));
     Ok(format!(
-        "SELECT outcome, {FORBID_COMMIT_COLUMN}
+        "SELECT outcome, {guard}
            FROM idem_claim({id}, {destination}, {wait}, {fingerprint}, {sent_at})"
     ))
 }
 
-/// Returns the SQL text of a claim of many messages, which also forbids COMMIT. The first column of
-/// its result is an array of booleans.
-pub(crate) fn claim_batch(ids: &[MessageId], destination: &Destination) -> Result<String, Error> {
+/// Returns the SQL text of a claim of many messages. The first column of its result is an array of
+/// booleans. The columns `guard` follow.
+pub(crate) fn claim_batch(
+    ids: &[MessageId],
+    destination: &Destination,
+    guard: &str,
+) -> Result<String, Error> {
     let ids = IdArray::new(ids);
     let (function, ids, destination) =
         (ids.batch_function(), ids.literal()?, destination.literal()?);
-    Ok(format!(
-        "SELECT {function}({ids}, {destination}), {FORBID_COMMIT_COLUMN}"
-    ))
+    Ok(format!("SELECT {function}({ids}, {destination}), {guard}"))
 }
 
 /// Parses the text of an array of booleans, which says for each message of a batch whether it is

@@ -8,22 +8,24 @@ use idem_client::{
     Destination, Effect, Error as Call, MessageId, RecordedEffect,
     lease::Held,
     pipeline::{
-        ALLOW_COMMIT, FORBID_COMMIT_COLUMN, Pipelined, allow_and_commit, allow_and_query,
-        allow_commit, fire_and_forget, pipeline_commit, rollback_without_wait,
+        FORBID_COMMIT_COLUMN, Pipelined, allow_and_query, commit_guarded, fire_and_forget,
+        pipeline_commit, rollback_without_wait,
     },
+    preflight::consumer_preflight,
     span,
-    sql::{COMPLETE, EFFECTS, RECORD_EFFECTS, Send, last_value},
+    sql::{EFFECTS, RECORD_EFFECTS_BATCH, Send, last_value},
 };
 use tokio::time::timeout;
 use tokio_postgres::{
     Row, SimpleQueryMessage, Statement,
+    error::SqlState,
     types::{Json, ToSql, Type},
 };
 use tracing::{Instrument, Span};
 use uuid::Uuid;
 
 use super::{
-    claim::{self, CLAIM_IN_BLOCK, ClaimOptions, ClaimOutcome},
+    claim::{self, CLAIM_IN_BLOCK, CLAIM_PROCESS, ClaimOptions, ClaimOutcome},
     settings::Settings,
     task::Task,
     tx::Tx,
@@ -31,9 +33,12 @@ use super::{
 };
 use crate::{
     Error, Message,
-    connection::{Checkout, Patience, STATEMENT, leaves_connection_sound, on_connection},
+    connection::{Checkout, Link, Patience, STATEMENT, leaves_connection_sound, on_connection},
     policy::Isolation,
 };
+
+/// The largest number of effects that one function call records.
+const EFFECTS_OF_A_CALL: usize = 10_000;
 
 /// The time limit for ROLLBACK. A server that is not busy replies much earlier.
 const ROLLBACK_TIMEOUT: Duration = Duration::from_secs(1);
@@ -43,8 +48,20 @@ const ROLLBACK_TIMEOUT: Duration = Duration::from_secs(1);
 /// session may be dropped at any await.
 pub struct Session {
     checkout: Arc<Checkout>,
-    uses_prepared: bool,
+    /// Whether statements are prepared. `None`: on a connection without a pooler.
+    prepares: Option<bool>,
+    /// What is known about the pool.
+    link: Link,
+    /// Whether the statements of the transaction are executed by the process of the server that the
+    /// connection was made to.
+    is_direct: bool,
 }
+
+/// The columns of a statement that guards the transaction, after its own columns.
+const GUARD: &str = FORBID_COMMIT_COLUMN;
+/// The same, with the process that executes the statement. It is asked in the transaction, because
+/// a pooler can give another process to each transaction.
+const GUARD_AND_PROCESS: &str = "idem_forbid_commit(), pg_backend_pid()";
 
 /// The value of a parameter, and its type.
 type Parameter<'p> = (&'p (dyn ToSql + Sync), Type);
@@ -59,16 +76,26 @@ struct Request<'p, const N: usize> {
 }
 
 impl Session {
+    /// Takes a connection from the pool for the handler of a message.
     pub(crate) async fn borrow(pool: &Pool, settings: &Settings) -> Result<Self, Error> {
         Self::new(pool, settings.prepared_statements, Patience::OfHandlers).await
     }
 
-    /// Takes a connection from the pool. `patience` limits the wait for the handlers that use the
-    /// pool.
-    pub async fn new(pool: &Pool, uses_prepared: bool, patience: Patience) -> Result<Self, Error> {
+    /// Takes a connection from the pool, for statements that are not prepared. `patience` limits the
+    /// wait for the handlers that use the pool.
+    pub async fn unprepared(pool: &Pool, patience: Patience) -> Result<Self, Error> {
+        Self::new(pool, Some(false), patience).await
+    }
+
+    async fn new(pool: &Pool, prepares: Option<bool>, patience: Patience) -> Result<Self, Error> {
         Ok(Self {
             checkout: Checkout::for_handler(pool, patience).await?,
-            uses_prepared,
+            link: match prepares {
+                None => Link::of(pool),
+                Some(_) => Link::Unknown,
+            },
+            prepares,
+            is_direct: false,
         })
     }
 
@@ -78,29 +105,36 @@ impl Session {
     // the end of the transaction, the server rejects a COMMIT of the handler: it would commit the
     // claim before the handler has succeeded.
 
-    pub(crate) async fn begin(&self, isolation: Isolation) -> Result<(), Error> {
-        let sql = format!("{}; SELECT {FORBID_COMMIT_COLUMN}", claim::begin(isolation));
-        let begin = self.checkout.client().batch_execute(&sql);
-        self.begun(async { Ok(begin.await?) }).await
+    pub(crate) async fn begin(&mut self, isolation: Isolation) -> Result<(), Error> {
+        let (begin, guard) = (claim::begin(isolation), self.guard());
+        let begin = self.simple_query(format!("{begin}; SELECT {guard}"));
+        let answers = self.begun(begin).await?;
+        self.read_process(&answers);
+        Ok(())
     }
 
     pub(crate) async fn begin_and_claim(
-        &self,
+        &mut self,
         task: &Task<'_>,
         id: &MessageId,
     ) -> Result<ClaimOutcome, Error> {
-        if self.uses_prepared {
-            return self.begin_and_claim_prepared(task, id).await;
+        if self.prepares.unwrap_or(self.link == Link::Direct) {
+            let claimed = self.begin_and_claim_prepared(task, id).await;
+            return claimed.map_err(|error| self.error_of_prepared_claim(error));
         }
         let begin = claim::begin(task.policy.isolation);
-        let sql = format!("{begin}; {}", claim::claim(task, id)?);
-        self.begun(self.outcome(&sql, task.destination, id)).await
+        let claim = claim::claim(task, id, self.guard())?;
+        let claimed = self.simple_query(format!("{begin}; {claim}"));
+        let claimed = self.begun(outcome(claimed, task.destination, id));
+        let (outcome, answers) = claimed.await?;
+        self.read_process(&answers);
+        Ok(outcome)
     }
 
     /// Sends BEGIN and the prepared claim without a wait in between. If BEGIN fails, the claim
     /// fails too, because there is no transaction block.
     async fn begin_and_claim_prepared(
-        &self,
+        &mut self,
         task: &Task<'_>,
         id: &MessageId,
     ) -> Result<ClaimOutcome, Error> {
@@ -128,14 +162,38 @@ impl Session {
             // The connection stops when a reply is not read, so both are read.
             let (begun, claimed) = join(begin.answer(), claimed.answer()).await;
             begun?;
-            let claimed = claimed?;
-            let row = claimed.first();
-            let row = row.ok_or_else(|| Error::Unexpected("a claim returned no row".into()))?;
-            let outcome = ClaimOutcome::parse(row.try_get(0)?)?;
-            span.record("idem.outcome", outcome.as_str());
-            Ok(outcome)
+            Ok(claimed?)
         };
-        self.begun(claimed.instrument(span.clone())).await
+        let claimed = self.begun(claimed.instrument(span.clone())).await?;
+        let row = claimed.first();
+        let process = row.and_then(|row| row.try_get(CLAIM_PROCESS).ok());
+        if self.prepares.is_none() && !self.note_process(process) {
+            return Err(Error::Pool("a pooler is between it and the server".into()));
+        }
+        let row = row.ok_or_else(|| Error::Unexpected("a claim returned no row".into()))?;
+        let outcome = ClaimOutcome::parse(row.try_get(0)?)?;
+        span.record("idem.outcome", outcome.as_str());
+        Ok(outcome)
+    }
+
+    /// Returns the error of a prepared claim as one that can be retried if its cause is a pooler
+    /// that now serves the pool. The next claim then finds out whether there is one.
+    fn error_of_prepared_claim(&self, error: Error) -> Error {
+        let (None, Error::Client(Call::Database(cause))) = (self.prepares, &error) else {
+            return error;
+        };
+        if let Some(pool) = self.checkout.pool() {
+            Link::note(&pool, Link::Unknown);
+        }
+        // The server has no statement of this name, has another one, or needs other parameters.
+        match cause.code() {
+            Some(
+                &(SqlState::INVALID_SQL_STATEMENT_NAME
+                | SqlState::DUPLICATE_PSTATEMENT
+                | SqlState::PROTOCOL_VIOLATION),
+            ) => Error::Pool(error.to_string()),
+            _ => error,
+        }
     }
 
     /// Begins, executes the statement `claim`, and sets a savepoint after the claim. The statement
@@ -147,26 +205,65 @@ impl Session {
         destination: &Destination,
         id: &MessageId,
     ) -> Result<ClaimOutcome, Error> {
-        let sql = format!("BEGIN; {claim}; SAVEPOINT {savepoint}");
-        self.begun(self.outcome(&sql, destination, id)).await
+        let claimed = self.simple_query(format!("BEGIN; {claim}; SAVEPOINT {savepoint}"));
+        let claimed = self.begun(outcome(claimed, destination, id)).await?;
+        Ok(claimed.0)
     }
 
     pub(crate) async fn begin_and_claim_batch(
-        &self,
+        &mut self,
         task: &Task<'_>,
         ids: &[MessageId],
     ) -> Result<Vec<bool>, Error> {
         let begin = claim::begin(task.policy.isolation);
-        let claim = claim::claim_batch(ids, task.destination)?;
-        let sql = format!("{begin}; {claim}");
-        let claims = self.checkout.client().simple_query(&sql);
+        let claim = claim::claim_batch(ids, task.destination, self.guard())?;
+        let claims = self.simple_query(format!("{begin}; {claim}"));
         let claims = claims.instrument(span::of_batch(
             "try_claim_batch",
             task.destination,
             ids.len(),
         ));
-        let answers = self.begun(async { Ok(claims.await?) }).await?;
+        let answers = self.begun(claims).await?;
+        self.read_process(&answers);
         claim::parse_batch(last_value(&answers), ids.len())
+    }
+
+    async fn simple_query(&self, sql: String) -> Result<Vec<SimpleQueryMessage>, Error> {
+        Ok(self.client().simple_query(&sql).await?)
+    }
+
+    /// Returns the last columns of the statement that begins the transaction.
+    fn guard(&self) -> &'static str {
+        match self.asks_process() {
+            true => GUARD_AND_PROCESS,
+            false => GUARD,
+        }
+    }
+
+    fn asks_process(&self) -> bool {
+        self.prepares.is_none() && self.link != Link::Pooled
+    }
+
+    /// Reads the last column of [`guard`](Self::guard).
+    fn read_process(&mut self, answers: &[SimpleQueryMessage]) {
+        if self.asks_process() {
+            let process = last_column(answers).and_then(|process| process.parse().ok());
+            self.note_process(process);
+        }
+    }
+
+    /// Notes which process executes the statements of the transaction. Returns whether the
+    /// connection was made to this process.
+    fn note_process(&mut self, process: Option<i32>) -> bool {
+        self.is_direct = self.checkout.is_made_to(process);
+        let link = match self.is_direct {
+            true => Link::Direct,
+            false => Link::Pooled,
+        };
+        if let Some(pool) = self.checkout.pool().filter(|_| self.link != link) {
+            Link::note(&pool, link);
+        }
+        self.is_direct
     }
 
     /// Runs `begin`, which sends BEGIN and the statements after it. Notes the state of the
@@ -189,19 +286,10 @@ impl Session {
         id: &MessageId,
     ) -> Result<ClaimOutcome, Error> {
         // To allow COMMIT checks the transaction. It is repeated at the end of the transaction.
-        let sql = claim::claim(task, id)?;
+        let sql = claim::claim(task, id, GUARD)?;
         let answers = async { Ok(allow_and_query(self.client(), &sql).await?) };
-        outcome(answers, task.destination, id).await
-    }
-
-    async fn outcome(
-        &self,
-        sql: &str,
-        destination: &Destination,
-        id: &MessageId,
-    ) -> Result<ClaimOutcome, Error> {
-        let answers = async { Ok(self.client().simple_query(sql).await?) };
-        outcome(answers, destination, id).await
+        let (outcome, _) = outcome(answers, task.destination, id).await?;
+        Ok(outcome)
     }
 
     /// Runs the next handler of a batch. Fails, after this handler has returned, if the handler
@@ -307,44 +395,55 @@ impl Session {
         destination: &Destination,
         effects: &[(&MessageId, &[Effect])],
     ) -> Result<Vec<Vec<Uuid>>, Error> {
-        let lists: Vec<_> = effects
-            .iter()
-            .map(|(id, effects)| (*id, Json(*effects)))
+        let lists = in_calls(effects);
+        let lists: Vec<(Vec<String>, Json<Vec<&[Effect]>>)> = lists
+            .into_iter()
+            .map(|list| {
+                let (ids, effects) = list.into_iter().unzip();
+                (ids, Json(effects))
+            })
             .collect();
         let mut records = Vec::with_capacity(lists.len());
-        for (id, list) in lists.iter().filter(|(_, list)| !list.0.is_empty()) {
+        for (ids, effects) in &lists {
             let parameters = [
-                id.parameter(),
+                (ids as _, Type::TEXT_ARRAY),
                 destination.parameter(),
-                (list as _, Type::JSONB),
+                (effects as _, Type::JSONB),
             ];
-            let span = span::of_message("record_effects", id, destination);
-            let record = self.request(RECORD_EFFECTS, parameters, span).await;
+            let span = span::of_batch("record_effects_batch", destination, ids.len());
+            let record = self.request(RECORD_EFFECTS_BATCH, parameters, span).await;
             records.push(prepared_after_handler(record)?);
         }
-        let mut rows = self.request_and_commit(&records).await?.into_iter();
-        let ids = effects.iter().map(|(_, effects)| match effects {
-            [] => Ok(Vec::new()),
-            _ => match rows.next().as_deref() {
-                Some([row]) => Ok(row.try_get(0)?),
-                other => Err(Error::Unexpected(format!(
-                    "recording effects returned {other:?}"
-                ))),
-            },
-        });
-        ids.collect()
+        let mut recorded = Vec::new();
+        for rows in self.request_and_commit(&records).await? {
+            match rows.as_slice() {
+                [row] => recorded.extend(row.try_get::<_, Vec<Uuid>>(0)?),
+                other => {
+                    return Err(Error::Unexpected(format!(
+                        "recording effects returned {other:?}"
+                    )));
+                }
+            }
+        }
+        let mut recorded = recorded.into_iter();
+        let ids = effects
+            .iter()
+            .map(|(_, effects)| recorded.by_ref().take(effects.len()).collect())
+            .collect();
+        Ok(ids)
     }
 
-    /// Completes a lease with the effects and commits. Returns the message ids of the effects.
+    /// Completes a lease with the effects and commits, in one round trip. Returns the message ids
+    /// of the effects.
     ///
     /// Outside of a transaction, the completion would commit without the work of the handler. So
-    /// this function first waits for the reply that allows COMMIT, which takes a round trip.
+    /// its statement first ends the guard, which fails there.
     pub(crate) async fn complete_and_commit(
         &self,
         held: &Held,
         effects: &[Effect],
     ) -> Result<Vec<Uuid>, Error> {
-        allow_commit(self.client()).await?;
+        const COMPLETE: &str = "SELECT idem_allow_commit(), idem_complete($1, $2, $3, $4)";
         let (token, list) = (held.token(), Json(effects));
         let (id, destination) = (held.id(), held.destination());
         let parameters = [
@@ -353,19 +452,20 @@ impl Session {
             (&token as _, Type::INT8),
             (&list as _, Type::JSONB),
         ];
-        let complete = self
-            .request(
-                COMPLETE,
-                parameters,
-                span::of_message("complete", id, destination),
-            )
-            .await?;
+        let span = span::of_message("complete", id, destination);
+        let complete = prepared_after_handler(self.request(COMPLETE, parameters, span).await)?;
         self.checkout.ends();
         let completed = self.query(&complete).instrument(complete.span.clone());
+        let completed = async {
+            completed.await.map_err(|error| match error {
+                Call::Database(error) => Call::of_allow(error),
+                other => other,
+            })
+        };
         let sent = vec![Pipelined::new(completed).await];
         let rows = pipeline_commit(self.client(), sent).await?;
         match rows.first().map(Vec::as_slice) {
-            Some([row]) => Ok(row.try_get(0)?),
+            Some([row]) => Ok(row.try_get(1)?),
             other => Err(Error::Unexpected(format!(
                 "completing a lease returned {other:?}"
             ))),
@@ -393,7 +493,7 @@ impl Session {
             .collect()
     }
 
-    /// Allows COMMIT, sends the requests, and commits, in one round trip.
+    /// Sends the requests and commits, in one round trip.
     async fn request_and_commit<const N: usize>(
         &self,
         requests: &[Request<'_, N>],
@@ -403,7 +503,7 @@ impl Session {
         for request in requests {
             queries.push(self.query(request).instrument(request.span.clone()));
         }
-        Ok(allow_and_commit(self.client(), queries).await?)
+        Ok(commit_guarded(self.client(), queries).await?)
     }
 
     /// Notes that the caller is about to send COMMIT or ROLLBACK.
@@ -421,7 +521,7 @@ impl Session {
                 // The handler may have changed the settings of the session, so the connection is
                 // closed, and another one shows whether the handler is the cause.
                 drop(self);
-                check_guards(pool).await?;
+                check_functions(pool).await?;
             }
             Err(error) if !leaves_connection_sound(error) => {}
             Err(_) if self.checkout.is_open() => self.roll_back().await,
@@ -456,7 +556,7 @@ impl Session {
         parameters: [Parameter<'p>; N],
         span: Span,
     ) -> Result<Request<'p, N>, Error> {
-        let prepared = if self.uses_prepared {
+        let prepared = if self.prepares.unwrap_or(self.is_direct) {
             let types: Vec<Type> = parameters
                 .iter()
                 .map(|(_, of_type)| of_type.clone())
@@ -494,33 +594,63 @@ impl Session {
     }
 }
 
-/// Calls the functions that guard COMMIT in a transaction without a handler.
-async fn check_guards(pool: Option<Pool>) -> Result<(), Error> {
+/// Checks in a transaction without a handler that the functions of idem can be called.
+async fn check_functions(pool: Option<Pool>) -> Result<(), Error> {
     let Some(pool) = pool else {
         return Err(Error::Pool("the pool is dropped".into()));
     };
-    // Several statements of one simple query are a transaction.
-    let sql = format!("SELECT {FORBID_COMMIT_COLUMN}; {ALLOW_COMMIT}");
     on_connection(&pool, STATEMENT, async |client| {
-        client.batch_execute(&sql).await
+        consumer_preflight(client.client()).await
     })
     .await
 }
 
-/// Reads the outcome of a claim from the replies to its simple query.
+/// Reads the outcome of a claim from the replies to its simple query. Returns the replies too.
 async fn outcome(
     answers: impl Future<Output = Result<Vec<SimpleQueryMessage>, Error>>,
     destination: &Destination,
     id: &MessageId,
-) -> Result<ClaimOutcome, Error> {
+) -> Result<(ClaimOutcome, Vec<SimpleQueryMessage>), Error> {
     let span = span::of_message("claim", id, destination);
     async {
-        let outcome = ClaimOutcome::parse(last_value(&answers.await?))?;
+        let answers = answers.await?;
+        let outcome = ClaimOutcome::parse(last_value(&answers))?;
         span.record("idem.outcome", outcome.as_str());
-        Ok(outcome)
+        Ok((outcome, answers))
     }
     .instrument(span.clone())
     .await
+}
+
+/// Returns the last value of the last row in the reply to a simple query.
+fn last_column(answers: &[SimpleQueryMessage]) -> Option<&str> {
+    let mut rows = answers.iter().rev().filter_map(|answer| match answer {
+        SimpleQueryMessage::Row(row) => Some(row),
+        _ => None,
+    });
+    let row = rows.next()?;
+    row.get(row.len().checked_sub(1)?)
+}
+
+/// A message id as text, and the effects of the message.
+type ToRecord<'e> = (String, &'e [Effect]);
+
+/// Returns the messages that have effects, for each function call. One call records at most as many
+/// effects as the server accepts, and all effects of a message.
+fn in_calls<'e>(effects: &[(&MessageId, &'e [Effect])]) -> Vec<Vec<ToRecord<'e>>> {
+    let mut calls: Vec<Vec<ToRecord<'e>>> = Vec::new();
+    let mut room = 0;
+    for (id, effects) in effects.iter().filter(|(_, effects)| !effects.is_empty()) {
+        if calls.is_empty() || room < effects.len() {
+            calls.push(Vec::new());
+            room = EFFECTS_OF_A_CALL;
+        }
+        room = room.saturating_sub(effects.len());
+        if let Some(call) = calls.last_mut() {
+            call.push((id.to_string(), effects));
+        }
+    }
+    calls
 }
 
 /// Classifies the error of a statement that is prepared after the handler and before COMMIT is

@@ -13,7 +13,8 @@ pub(crate) struct Settings {
     pub(crate) policies: Table,
     pub(crate) filters: Vec<Arc<dyn Filter>>,
     pub(crate) on_duplicate: Option<OnDuplicateCallback>,
-    pub(crate) prepared_statements: bool,
+    /// `None`: on connections without a pooler.
+    pub(crate) prepared_statements: Option<bool>,
 }
 
 pub(crate) type OnDuplicateCallback = Arc<

@@ -569,7 +569,9 @@ async fn i10_handler_that_keeps_another_role_is_rejected() {
                         matches!(error, Error::Client(Call::SettingsChanged(_))),
                         "{what}: {error:?}"
                     );
-                    assert_eq!(error.sqlstate().unwrap().code(), state, "{what}");
+                    // Without effects, it can be the COMMIT that fails.
+                    let found = error.sqlstate().unwrap().code();
+                    assert!(found == state || effects == 0 && found == "25000", "{what}");
                     let Settlement::Reject { reason } = error.settlement() else {
                         panic!("{what}: {:?}", error.settlement());
                     };
@@ -772,11 +774,7 @@ async fn i4_settings_of_a_session_do_not_outlive_an_error() {
             tx.batch_execute(change).await?;
             Ok(vec![])
         });
-        let error = processed.await.unwrap_err();
-        assert!(
-            matches!(error, Error::Client(Call::SettingsChanged(_))),
-            "{what}: {error:?}"
-        );
+        assert_never_acknowledged(processed.await, &what);
         let settings = "SELECT current_role = session_user
                            AND current_setting('search_path') NOT LIKE '%tenant%'
                            AND current_setting('statement_timeout') = '0'";
@@ -789,38 +787,35 @@ async fn i4_settings_of_a_session_do_not_outlive_an_error() {
     }
 }
 
-/// I4: a role that may forbid COMMIT and not allow it is an error of the environment, and no error
-/// of each message.
+/// I4: a role that may guard the transaction and not record effects is an error of the environment,
+/// and no error of each message.
 #[tokio::test]
 async fn i4_missing_grant_after_the_handler_rejects_no_message() {
     let fixture = Fixture::new().await;
     let role = fixture.database.role("half").await.unwrap();
     let grants = format!(
         "SELECT idem_grant('{role}', 'consumer'); GRANT ALL ON work TO {role};
-         REVOKE EXECUTE ON FUNCTION idem_allow_commit() FROM {role}"
+         REVOKE EXECUTE ON FUNCTION idem_record_effects_batch(text[], text, jsonb) FROM {role}"
     );
     fixture.observer.batch_execute(&grants).await.unwrap();
     let mut config: Config = fixture.database.url().parse().unwrap();
     config.user(&role);
     let pool = Pool::builder(Manager::new(config, NoTls)).build().unwrap();
-    for rule in RULES {
-        for effects in [0, 1] {
-            let message = message();
-            let idem = with_rule(rule, false);
-            let processed = idem.process(&pool, &message, async |tx: Tx, message| {
-                insert(&tx, &message).await?;
-                Ok((0..effects).map(|_| fact()).collect())
-            });
-            let error = processed.await.unwrap_err();
-            let what = format!("{idem:?}, {effects} effects: {error:?}");
-            assert_eq!(error.sqlstate().unwrap().code(), "42501", "{what}");
-            assert!(
-                matches!(error.settlement(), Settlement::Release { .. }),
-                "{what}: {:?}",
-                error.settlement()
-            );
-            assert_handled_next(&fixture, &message, &what).await;
-        }
+    for (rule, prepared) in RULES[..2]
+        .iter()
+        .flat_map(|rule| [(rule, false), (rule, true)])
+    {
+        let message = message();
+        let idem = with_rule(*rule, prepared);
+        let error = idem.process(&pool, &message, work).await.unwrap_err();
+        let what = format!("{idem:?}: {error:?}");
+        assert_eq!(error.sqlstate().unwrap().code(), "42501", "{what}");
+        assert!(
+            matches!(error.settlement(), Settlement::Release { .. }),
+            "{what}: {:?}",
+            error.settlement()
+        );
+        assert_handled_next(&fixture, &message, &what).await;
     }
 }
 

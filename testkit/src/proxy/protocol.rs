@@ -85,10 +85,11 @@ impl Message {
     }
 
     /// Returns whether this is a simple query that ends with COMMIT, as all drivers and ORMs of
-    /// these tests send it.
+    /// these tests send it. idem adds a comment to it.
     pub(super) fn is_commit(&self) -> bool {
         let last = self.body().rsplit(|&byte| byte == b';').next();
-        self.kind == b'Q' && last.is_some_and(|sql| sql.trim_ascii() == b"COMMIT\0")
+        let commits = [b"COMMIT\0".as_slice(), b"COMMIT /* idem */\0"];
+        self.kind == b'Q' && last.is_some_and(|sql| commits.contains(&sql.trim_ascii()))
     }
 
     /// Returns whether the server reports that a transaction has committed.

@@ -145,7 +145,11 @@ async fn i10_marked_commit_commits() -> Result<()> {
             "SELECT count(*), idem_is_claimed('{n}', 'd'),
                     statement_timestamp() = transaction_timestamp() FROM work"
         );
-        assert_eq!(session.text(&state).await?, format!("{}|t|t", n + 1), "{sql}");
+        assert_eq!(
+            session.text(&state).await?,
+            format!("{}|t|t", n + 1),
+            "{sql}"
+        );
     }
     Ok(())
 }
@@ -159,11 +163,17 @@ async fn i10_prepared_marked_commit_commits() -> Result<()> {
         session.run("BEGIN; SELECT idem_forbid_commit()").await?;
         session.run("INSERT INTO work VALUES ('m')").await?;
         session.execute(&commit, &[]).await?;
-        assert_eq!(session.text("SELECT count(*) FROM work").await?, n.to_string());
+        assert_eq!(
+            session.text("SELECT count(*) FROM work").await?,
+            n.to_string()
+        );
     }
     let error = session.execute(&commit, &[]).await.err();
     let error = error.context("a COMMIT without a transaction")?;
-    ensure!(error.code().is_some_and(|code| code.code() == "25P01"), "{error:?}");
+    ensure!(
+        error.code().is_some_and(|code| code.code() == "25P01"),
+        "{error:?}"
+    );
     Ok(())
 }
 
@@ -197,9 +207,10 @@ async fn i10_marked_commit_fails_after_the_end() -> Result<()> {
         "ROLLBACK; BEGIN; SELECT idem_try_claim('n', 'd')",
         "ROLLBACK AND CHAIN; INSERT INTO work VALUES ('n')",
         "SELECT idem_allow_commit(); COMMIT; BEGIN; DELETE FROM work",
+        "ROLLBACK; BEGIN; SELECT 1 / 0",
     ] {
         session.run(BEGIN).await?;
-        session.run(sql).await?;
+        let _ = session.batch_execute(sql).await;
         let refusal = session.refused("COMMIT /* idem */").await?;
         ensure!(refusal.sqlstate == "25P01", "{sql}: {refusal:?}");
         ensure!(refusal.hint.contains("ROLLBACK"), "{sql}: {refusal:?}");
@@ -234,6 +245,50 @@ async fn i10_marked_commit_fails_in_a_failed_transaction() -> Result<()> {
         .run("ROLLBACK TO SAVEPOINT open; COMMIT /* idem */")
         .await?;
     assert_eq!(session.text("SELECT idem_is_claimed('m', 'd')").await?, "t");
+    Ok(())
+}
+
+/// A marked COMMIT fails with 25000 if the functions of idem cannot be called any more: the role or
+/// the search_path would otherwise apply to the next user of the connection. A change that still
+/// allows the calls is accepted.
+#[tokio::test]
+async fn i10_marked_commit_fails_with_changed_settings() -> Result<()> {
+    let (db, session) = session("marked_settings").await?;
+    let (other, member) = (db.role("other").await?, db.role("member").await?);
+    session
+        .run(&format!(
+            "CREATE SCHEMA tenant; SELECT idem_grant('{member}', 'consumer')"
+        ))
+        .await?;
+    for (change, sqlstate) in [
+        (format!("SET LOCAL ROLE {other}"), Some("25000")),
+        (format!("SET ROLE {other}"), Some("25000")),
+        ("SET LOCAL search_path = tenant".into(), Some("25000")),
+        ("SET search_path = tenant".into(), Some("25000")),
+        (format!("SET LOCAL ROLE {member}"), None),
+        ("SET LOCAL search_path = tenant, public".into(), None),
+        (format!("SET ROLE {other}; RESET ROLE"), None),
+    ] {
+        session.run(BEGIN).await?;
+        session.run(&change).await?;
+        match sqlstate {
+            Some(sqlstate) => {
+                let refusal = session.refused("COMMIT /* idem */").await?;
+                ensure!(refusal.sqlstate == sqlstate, "{change}: {refusal:?}");
+                session
+                    .run("ROLLBACK; RESET ROLE; RESET search_path")
+                    .await?;
+                is_rolled_back(&session, &change).await?;
+            }
+            None => {
+                session
+                    .run("COMMIT /* idem */")
+                    .await
+                    .with_context(|| change.clone())?;
+                session.run("SELECT idem_forget('m', 'd')").await?;
+            }
+        }
+    }
     Ok(())
 }
 

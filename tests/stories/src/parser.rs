@@ -135,18 +135,17 @@ impl Parser {
 }
 
 /// Returns the name of the idem function in a query, or the first three words of the query. The
-/// functions that forbid and allow COMMIT give a query its name only if it has no other statement.
+/// functions and the comment that guard COMMIT do not count.
 fn shortened(sql: &[u8]) -> String {
-    let sql = String::from_utf8_lossy(sql);
-    let statements = sql.split(';').map(str::trim);
-    let guards = ["SELECT idem_forbid_commit()", "SELECT idem_allow_commit()"];
-    let others: Vec<_> = statements
-        .filter(|statement| !statement.is_empty() && !guards.contains(statement))
-        .collect();
-    let sql = match others.as_slice() {
-        [] => sql.into_owned(),
-        others => others.join("; "),
-    };
+    let mut sql = String::from_utf8_lossy(sql).into_owned();
+    for guard in [
+        ", idem_forbid_commit()",
+        "; SELECT idem_forbid_commit()",
+        "idem_allow_commit(), ",
+        " /* idem */",
+    ] {
+        sql = sql.replace(guard, "");
+    }
     let mut words = sql.split(|c: char| !c.is_alphanumeric() && c != '_');
     match words.find(|word| word.starts_with("idem_")) {
         Some(function) => function.to_owned(),
@@ -227,8 +226,11 @@ mod tests {
                 "BEGIN; SELECT idem_try_claim('m', 'd'), idem_forbid_commit()",
                 "idem_try_claim",
             ),
-            ("SELECT idem_allow_commit(); COMMIT", "COMMIT"),
-            ("SELECT idem_allow_commit()", "idem_allow_commit"),
+            ("COMMIT /* idem */", "COMMIT"),
+            (
+                "SELECT idem_allow_commit(), idem_complete($1)",
+                "idem_complete",
+            ),
             ("BEGIN; SELECT idem_forbid_commit()", "BEGIN"),
         ] {
             assert_eq!(shortened(sql.as_bytes()), name);
