@@ -1,6 +1,6 @@
 //! The functions that claim messages (sql/api/claim.sql).
 
-use super::Report;
+use super::{Report, text_id, uuid_id};
 use crate::claim::lone::{self, Needs};
 use crate::claim::{Outcome, Terms, claim, claim_batch, claim_of};
 use crate::errors::{Error, Result, given, invalid};
@@ -35,12 +35,9 @@ fn idem_try_claim_batch(
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> Report<Vec<bool>> {
     let ids = given(ids, "ids")?;
-    check_batch(ids.len())?;
-    let ids = ids
-        .iter()
-        .map(|id| Ok(MessageId::from_text(given(id, "an id in ids")?)?));
+    let ids = checked(ids.len(), ids.iter().map(text_id))?;
     let check = || lone::check(&Needs::NotAlone(fcinfo), c"idem_try_claim_batch()");
-    try_claim_batch(ids, destination, check)
+    try_claim_batch(&ids, destination, check)
 }
 
 #[pg_extern(sql = false)]
@@ -50,38 +47,39 @@ fn idem_try_claim_uuid_batch(
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> Report<Vec<bool>> {
     let ids = given(ids, "ids")?;
-    check_batch(ids.len())?;
-    let ids = ids
-        .iter()
-        .map(|id| Ok(MessageId::from_uuid(*given(id, "an id in ids")?.as_bytes())));
+    let ids = checked(ids.len(), ids.iter().map(uuid_id))?;
     let check = || lone::check(&Needs::NotAlone(fcinfo), c"idem_try_claim_uuid_batch()");
-    try_claim_batch(ids, destination, check)
+    try_claim_batch(&ids, destination, check)
 }
 
-pub(super) fn check_batch(ids: usize) -> Result<()> {
-    if ids > limits::BATCH_IDS {
+/// Returns the ids of a batch, or the first error.
+pub(super) fn checked<'a>(
+    count: usize,
+    ids: impl Iterator<Item = Result<MessageId<'a>>>,
+) -> Result<Vec<MessageId<'a>>> {
+    if count > limits::BATCH_IDS {
         return invalid(
-            format!("{ids} ids in one batch"),
-            format!("Claim at most {} ids in one batch.", limits::BATCH_IDS),
+            format!("{count} ids in one batch"),
+            format!("Give at most {} ids in one batch.", limits::BATCH_IDS),
         );
     }
-    Ok(())
+    let mut checked = Vec::new();
+    for id in ids {
+        check_for_interrupts!();
+        push(&mut checked, id?)?;
+    }
+    Ok(checked)
 }
 
-fn try_claim_batch<'a>(
-    given_ids: impl Iterator<Item = Result<MessageId<'a>>>,
+fn try_claim_batch(
+    ids: &[MessageId],
     destination: Option<&str>,
     check_transaction: impl FnOnce() -> Result<()>,
 ) -> Report<Vec<bool>> {
-    let mut ids = Vec::new();
-    for id in given_ids {
-        check_for_interrupts!();
-        push(&mut ids, id?).map_err(Error::from)?;
-    }
     let destination = given(destination, "destination")?;
     check_destination(destination).map_err(Error::from)?;
     check_transaction()?;
-    Ok(claim_batch(&ids, destination)?)
+    Ok(claim_batch(ids, destination)?)
 }
 
 overloads! {

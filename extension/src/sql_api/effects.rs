@@ -1,7 +1,7 @@
 //! The functions that record, read and send effects (sql/api/effects.sql).
 
-use super::claim::check_batch;
-use super::{Report, uuids};
+use super::claim::checked;
+use super::{Report, text_id, uuids};
 use crate::claim::{Outcome, Terms, claim, held};
 use crate::effects::{Sent, parse, parse_each, record, record_each, recorded, replay, send};
 use crate::errors::{Error, Result, given};
@@ -10,7 +10,7 @@ use crate::pg::{ensure_writable, return_rows};
 use crate::ring;
 use crate::settings::check_payload;
 use crate::sql_types::JsonText;
-use idem_core::{JSON, MessageId, OCTETS, check_destination, check_len, limits, traceparent};
+use idem_core::{JSON, OCTETS, check_destination, check_len, limits, traceparent};
 use pgrx::prelude::*;
 use pgrx::{Array, Uuid, pg_sys};
 use std::ffi::CStr;
@@ -40,16 +40,16 @@ fn idem_record_effects_batch(
     let ids = given(ids, "ids")?;
     let destination = given(destination, "destination")?;
     let effects = given(effects, "effects")?;
-    check_batch(ids.len())?;
+    let ids = checked(ids.len(), ids.iter().map(text_id))?;
     let effects = parse_each(&effects, ids.len())?;
     ensure_writable(c"idem_record_effects_batch()");
     check_destination(destination).map_err(Error::from)?;
     let rings = ring::enter()?;
     let count = effects.iter().map(Vec::len).sum();
-    let messages = ids.iter().zip(&effects).map(|(id, effects)| {
-        let id = MessageId::from_text(given(id, "an id in ids")?)?;
-        Ok((held(id, destination, &rings)?, effects.as_slice()))
-    });
+    let messages = ids
+        .into_iter()
+        .zip(&effects)
+        .map(|(id, effects)| Ok((held(id, destination, &rings)?, effects.as_slice())));
     Ok(uuids(record_each(messages, count, &rings)?))
 }
 

@@ -53,7 +53,7 @@ pub struct Session {
     /// What is known about the pool.
     link: Link,
     /// Whether the statements of the transaction are executed by the process of the server that the
-    /// connection was made to.
+    /// connection was made to. If so, statements can be prepared.
     is_direct: bool,
 }
 
@@ -119,6 +119,8 @@ impl Session {
         id: &MessageId,
     ) -> Result<ClaimOutcome, Error> {
         if self.prepares.unwrap_or(self.link == Link::Direct) {
+            // This is checked before anything else is done in the transaction.
+            self.is_direct = true;
             let claimed = self.begin_and_claim_prepared(task, id).await;
             return claimed.map_err(|error| self.error_of_prepared_claim(error));
         }

@@ -84,6 +84,8 @@ async fn forward_requests(
             }
             if line.cancels(&message) {
                 forwarded.extend(Message::query(CANCELLED)?.bytes);
+            } else if line.removes_comments.load(SeqCst) {
+                forwarded.extend(message.without_mark());
             } else {
                 forwarded.extend(message.bytes);
             }

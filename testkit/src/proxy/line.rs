@@ -29,6 +29,7 @@ pub(super) struct Line {
     pub was_cut: AtomicBool,
     pub cancelled: Mutex<Option<String>>,
     pub has_cancelled: AtomicBool,
+    pub removes_comments: AtomicBool,
     pub turns: AtomicUsize,
 }
 

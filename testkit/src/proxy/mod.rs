@@ -2,7 +2,7 @@
 //!
 //! | proxy | what it does |
 //! |---|---|
-//! | [`Proxy`] | loses the connection before or after COMMIT, cancels a statement, counts round trips |
+//! | [`Proxy`] | loses the connection before or after COMMIT, cancels a statement, removes the comment of COMMIT, counts round trips |
 //! | [`network::Network`] | resets, stalls or half closes the connections |
 //!
 //! Both are a [`Listener`] in front of a [`Target`]. [`protocol`] reads the messages of PostgreSQL.
@@ -125,6 +125,11 @@ impl Proxy {
     /// `pg_cancel_backend` and `statement_timeout` do. The connection survives.
     pub fn cancel_once(&self, sql: &str) {
         *lock(&self.line.cancelled) = Some(sql.to_owned());
+    }
+
+    /// Removes the comment of idem from each COMMIT, as a pooler can.
+    pub fn remove_comments(&self) {
+        self.line.removes_comments.store(true, SeqCst);
     }
 
     /// Returns whether the server has cancelled a statement.

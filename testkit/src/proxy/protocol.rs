@@ -92,6 +92,17 @@ impl Message {
         self.kind == b'Q' && last.is_some_and(|sql| commits.contains(&sql.trim_ascii()))
     }
 
+    /// Returns the message with spaces in place of the comment of idem in COMMIT.
+    pub(super) fn without_mark(&self) -> Vec<u8> {
+        const MARK: &[u8] = b"/* idem */";
+        let mut bytes = self.bytes.clone();
+        let found = bytes.windows(MARK.len()).position(|part| part == MARK);
+        if let Some(start) = found.filter(|_| self.is_commit()) {
+            bytes[start..start + MARK.len()].fill(b' ');
+        }
+        bytes
+    }
+
     /// Returns whether the server reports that a transaction has committed.
     pub(super) fn is_committed(&self) -> bool {
         self.kind == b'C' && self.body() == b"COMMIT\0"

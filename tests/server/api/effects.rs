@@ -165,6 +165,94 @@ async fn i3_second_recording_appends_effects() -> Result<()> {
     Ok(())
 }
 
+/// I2, I3: `idem_record_effects_batch` records the same effects with the same message ids as
+/// `idem_record_effects` for each message, in the order of the messages. 300 messages are more than
+/// a transaction keeps in memory. The last id is a UUID.
+#[tokio::test]
+async fn i3_batch_records_what_single_calls_record() -> Result<()> {
+    let db = Database::with_idem("record_batch").await?;
+    let session = db.connect().await?;
+    session
+        .run(
+            "CREATE TABLE message AS
+             SELECT n, CASE n WHEN 300 THEN '0192f3a4-0000-7abc-8def-0123456789ab'
+                              ELSE 'm ' || n END AS id,
+                    (SELECT coalesce(jsonb_agg(jsonb_build_object('topic', 't' || e, 'payload', n)),
+                                     '[]')
+                       FROM generate_series(1, n % 3) AS e) AS effects
+               FROM generate_series(1, 300) AS n",
+        )
+        .await?;
+    const CLAIM: &str =
+        "BEGIN; SELECT idem_try_claim_batch(array_agg(id ORDER BY n), 'd') FROM message";
+    const EFFECTS: &str = "SELECT string_agg(e::text, ';' ORDER BY n, ordinal), count(*)
+         FROM message, LATERAL (SELECT ordinal, message_id, topic, payload
+                                  FROM idem_effects(id, 'd')) AS e";
+    session.run(CLAIM).await?;
+    let ids = "SELECT array_agg(one ORDER BY n, nr) FROM message,
+                   unnest(idem_record_effects(id, 'd', effects)) WITH ORDINALITY AS e (one, nr)";
+    let single = (session.text(ids).await?, session.text(EFFECTS).await?);
+    session.run("ROLLBACK").await?;
+    session.run(CLAIM).await?;
+    let ids = "SELECT idem_record_effects_batch(array_agg(id ORDER BY n), 'd',
+                                                jsonb_agg(effects ORDER BY n)) FROM message";
+    let batch = (session.text(ids).await?, session.text(EFFECTS).await?);
+    session.run("COMMIT").await?;
+    assert_eq!(batch, single);
+    assert!(batch.1.ends_with("|300"), "{}", batch.1);
+    Ok(())
+}
+
+/// I2, I3: an id that is twice in the batch gets both lists, in order. If a message has no claim in
+/// this transaction, no effect of the batch is recorded.
+#[tokio::test]
+async fn i2_batch_with_a_message_without_a_claim_records_nothing() -> Result<()> {
+    let db = Database::with_idem("record_batch_fails").await?;
+    let session = db.connect().await?;
+    let effect = |topic: &str| format!(r#"{{"topic": "{topic}", "payload": 1}}"#);
+    session
+        .run("BEGIN; SELECT idem_try_claim('a', 'd'), idem_try_claim('b', 'd')")
+        .await?;
+    let twice = format!(
+        "SELECT cardinality(idem_record_effects_batch('{{a,b,a}}', 'd', '[[{}], {}, [{}, {}]]'))",
+        effect("1"),
+        effect("2"),
+        effect("3"),
+        effect("4"),
+    );
+    assert_eq!(session.text(&twice).await?, "4");
+    session.run("COMMIT").await?;
+    let topics = "SELECT string_agg(topic, ',' ORDER BY ordinal), max(ordinal)
+                    FROM idem_effects('a', 'd')";
+    assert_eq!(session.text(topics).await?, "1,3,4|2");
+
+    let one = effect("never");
+    for (ids, effects, sqlstate) in [
+        ("{c,a}", format!("[[{one}], [{one}]]"), "55000"),
+        ("{c,e}", format!("[[{one}], [{one}]]"), "55000"),
+        ("{c,NULL}", format!("[[{one}], [{one}]]"), "22004"),
+        ("{c,\"\"}", format!("[[{one}], [{one}]]"), "22023"),
+        ("{c}", format!("[[{one}], [{one}]]"), "22023"),
+        ("{c,c}", format!("[[{one}]]"), "22023"),
+        ("{c}", one.clone(), "22023"),
+        ("{c}", "[1]".into(), "22023"),
+    ] {
+        session
+            .run("BEGIN; SELECT idem_try_claim('c', 'd'); SAVEPOINT s")
+            .await?;
+        let sql = format!("SELECT idem_record_effects_batch('{ids}', 'd', '{effects}')");
+        let refusal = session.refused(&sql).await?;
+        assert_eq!(refusal.sqlstate, sqlstate, "{sql}: {refusal:?}");
+        let has_hint = sqlstate != "22004";
+        assert_eq!(!refusal.hint.is_empty(), has_hint, "{sql}: {refusal:?}");
+        session.run("ROLLBACK TO SAVEPOINT s").await?;
+        let recorded = "SELECT count(*) FROM idem.outbox_row WHERE topic = 'never'";
+        assert_eq!(session.text(recorded).await?, NOTHING, "{sql}");
+        session.run("ROLLBACK").await?;
+    }
+    Ok(())
+}
+
 /// I2: `idem_record_effects` fails with 55000 unless the same transaction has claimed the message.
 #[tokio::test]
 async fn i2_effects_need_the_claim_in_the_same_transaction() -> Result<()> {

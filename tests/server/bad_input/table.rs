@@ -43,6 +43,10 @@ pub const PREPARATIONS: &[(&str, &str)] = &[
         "SELECT idem_try_claim('m1'::text, 'orders'),
                 idem_try_claim('0192f3a4-0000-7abc-8def-0123456789ab'::uuid, 'orders')",
     ),
+    (
+        "idem_record_effects_batch",
+        "SELECT idem_try_claim('m1'::text, 'orders')",
+    ),
     ("idem_allow_commit", "SELECT idem_forbid_commit()"),
     ("idem_finish_call", BEGIN_CALLS),
     ("idem_fail_call", BEGIN_CALLS),
@@ -80,6 +84,17 @@ pub const VALID: &[(&str, &[Argument])] = &[
         &[
             ("kind", "text", "'consumer'"),
             ("role", "text", "'postgres'"),
+        ],
+    ),
+    (
+        "idem_record_effects_batch",
+        &[
+            ("ids", "text[]", "ARRAY['m1', 'm1']"),
+            (
+                "effects",
+                "jsonb",
+                r#"'[[{"topic": "t", "payload": 1}], []]'"#,
+            ),
         ],
     ),
     (

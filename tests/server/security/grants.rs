@@ -21,6 +21,7 @@ const KINDS: &[(&str, &[&str])] = &[
             "idem_forbid_commit",
             "idem_allow_commit",
             "idem_record_effects",
+            "idem_record_effects_batch",
             "idem_try_record",
             "idem_effects",
             "idem_replay_effects",

@@ -175,6 +175,13 @@ async fn i9_consumer_functions_look_up_no_name() -> Result<()> {
             "f",
         ),
         (
+            format!(
+                "public.idem_record_effects_batch('{{m2}}', 'orders',
+                     pg_catalog.jsonb_build_array({effects})) IS NULL"
+            ),
+            "f",
+        ),
+        (
             format!("public.idem_try_record('m4'::pg_catalog.text, 'orders', {effects})"),
             "t",
         ),
@@ -240,7 +247,7 @@ async fn i9_consumer_functions_look_up_no_name() -> Result<()> {
                  SELECT count(*) FROM idem.outbox_row"
             )
             .await?,
-        "0192f3a4-0000-7abc-8def-0123456789ab m1 m2 m3 m4\n6"
+        "0192f3a4-0000-7abc-8def-0123456789ab m1 m2 m3 m4\n7"
     );
     Ok(())
 }

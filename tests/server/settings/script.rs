@@ -49,6 +49,9 @@ pub const SCRIPT: &[(Needs, &str)] = &[
     (Anything, "SELECT idem_forget('m-3', 'orders'), idem_is_claimed('m-3', 'orders'),
                        idem_is_claimed('m-1', 'orders')"),
     (Anything, "SELECT idem_forbid_commit(); SELECT 1; SELECT idem_allow_commit()"),
+    (Anything, r#"SELECT idem_try_claim('m-6', 'orders');
+                  SELECT idem_record_effects_batch('{m-6}', 'orders',
+                      '[[{"topic": "mail", "payload": 1.25}]]')"#),
     // Effects.
     (Anything, r#"SELECT idem_try_claim('m-4', 'orders');
                   SELECT idem_record_effects('m-4', 'orders',
