@@ -195,3 +195,31 @@ async fn pooler_executes_the_statement_of_another_client() {
     };
     assert_eq!(found, expected);
 }
+
+/// I10: a pooler gives the session away after a ROLLBACK of the handler. The marked COMMIT then
+/// reaches another session, and fails. A plain COMMIT would report success there.
+#[tokio::test]
+async fn i10_marked_commit_on_another_session_fails() {
+    let fixture = Fixture::new().await;
+    let connect = || async {
+        let url = fixture.bouncer.connection_string();
+        let (client, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
+        tokio::spawn(connection);
+        client
+    };
+    let session = async |client: &Client| -> i32 {
+        let sql = "SELECT pg_backend_pid()";
+        client.query_typed_one(sql, &[]).await.unwrap().get(0)
+    };
+    let (first, other) = (connect().await, connect().await);
+    let begin = "BEGIN; SELECT idem_forbid_commit(), idem_try_claim('m', 'poolers.tests')";
+    first.batch_execute(begin).await.unwrap();
+    let guarded = session(&first).await;
+    first.batch_execute("ROLLBACK").await.unwrap();
+    other.batch_execute("BEGIN").await.unwrap();
+    assert_eq!(session(&other).await, guarded, "the pooler gives it away");
+    let error = first.batch_execute("COMMIT /* idem */").await.unwrap_err();
+    assert_eq!(error.code().unwrap().code(), "25P01", "{error:?}");
+    first.batch_execute("COMMIT").await.unwrap();
+    assert_ne!(session(&first).await, guarded);
+}
