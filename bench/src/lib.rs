@@ -18,7 +18,6 @@ mod in_server;
 mod inbox;
 mod load;
 mod long_run;
-mod old_snapshot;
 mod options;
 mod outbox;
 mod pgbench;
@@ -73,7 +72,6 @@ pub fn run(options: &Options) -> Result<bool> {
             Part::LongRun => long_run::run(&install, options)?,
             Part::Storage => footprint::run(&install, options)?.into(),
             Part::Batch => batch::run(&install, options)?.into(),
-            Part::OpenSnapshot => old_snapshot::run(&install, options)?.into(),
             Part::Effects => outbox::run(&install, options)?.into(),
             Part::Pgq => pgq::run(&install, options)?.into(),
             Part::Process => process::run(&install, options)?.into(),
@@ -82,7 +80,6 @@ pub fn run(options: &Options) -> Result<bool> {
             #[cfg(feature = "brokers")]
             Part::Relay => broker::publish(&install, options)?.into(),
             Part::Inbox => durable::run(&install, options)?.into(),
-            Part::InboxOpenSnapshot => durable::held::run(&install, options)?.into(),
         };
         for table in &figures.tables {
             println!("\n{table}");

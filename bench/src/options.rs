@@ -24,8 +24,6 @@ pub enum Part {
     Storage,
     /// Batches of 1,000 claims, against one set-based insert
     Batch,
-    /// The same load with and without an old snapshot in another session
-    OpenSnapshot,
     /// Recording an effect and draining the outbox
     Effects,
     /// Draining the outbox, against the batches of PgQ (only with --only: needs Debian's
@@ -41,8 +39,6 @@ pub enum Part {
     Relay,
     /// The durable inbox against graphile-worker and pg-boss (needs Node.js with npm)
     Inbox,
-    /// The durable inbox with and without an old snapshot in another session
-    InboxOpenSnapshot,
 }
 
 /// The command line.

@@ -5,7 +5,6 @@
 //! exists. Every drain ends with a check: each job was done once, and nothing is left in the queue.
 
 mod facts;
-pub mod held;
 mod npm;
 mod ours;
 
