@@ -220,7 +220,7 @@ waits           how often a client waits for the server for each message
 every side      {clients} clients, a pool of {clients} connections, prepared statements,
                 its own tables in one database
 retained        {retained} claims in both inboxes before the rounds, written in
-                {:.1} s, then VACUUM and CHECKPOINT
+                {:.1} s with VACUUM and CHECKPOINT
 rounds          {rounds} of {round_ms} ms for each side after a warm-up, in changing order;
                 figures are medians, a ratio is taken within its round
 server          {server}
