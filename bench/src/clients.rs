@@ -1,20 +1,24 @@
 //! Clients in a closed loop: each client runs one transaction after the other, on the connections
 //! of a pool.
 
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result};
 use deadpool_postgres::{Hook, HookError, Manager, ManagerConfig, Pool, RecyclingMethod};
-use idem_client::pipeline::Pipelined;
 use rand::{RngExt as _, SeedableRng as _, rngs::SmallRng};
 use tokio::task::JoinSet;
-use tokio_postgres::{NoTls, types::Type};
-use uuid::Uuid;
+use tokio_postgres::{Client, NoTls, Statement};
 
 use super::server::{ACCOUNTS, BUSINESS};
-use super::side::{DESTINATION, Side};
 use crate::search_path;
+
+tokio::task_local! {
+    /// The prepared business update of the connection that the client has checked out. The
+    /// transaction of a handler does not show the statements of its connection.
+    static UPDATE: RefCell<Option<Statement>>;
+}
 
 /// A load: the number of clients, and the time for which they run.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +55,7 @@ impl Clients {
         for _ in 0..self.count {
             let (pool, process) = (pool.clone(), process.clone());
             let mut dice = SmallRng::seed_from_u64(SEED.fetch_add(1, Ordering::Relaxed));
-            tasks.spawn(async move {
+            tasks.spawn(UPDATE.scope(RefCell::default(), async move {
                 let mut messages = 0_u64;
                 while Instant::now() < end {
                     let account = dice.random_range(0..ACCOUNTS.cast_signed());
@@ -59,7 +63,7 @@ impl Clients {
                     messages += 1;
                 }
                 anyhow::Ok(messages)
-            });
+            }));
         }
         let mut messages = 0;
         while let Some(done) = tasks.join_next().await {
@@ -72,13 +76,13 @@ impl Clients {
     }
 }
 
-/// Opens a pool with `connections` connections. With a schema, this schema is the first one in the
-/// search path of each connection. All connections are open when this function returns, so that no
-/// measurement contains a connect.
+/// Opens a pool with `connections` connections to a database with the business table in `schema`,
+/// which is the first one in the search path. All connections are open when this function returns,
+/// so that no measurement contains a connect.
 pub async fn open_pool(
     config: tokio_postgres::Config,
     connections: usize,
-    schema: Option<&'static str>,
+    schema: &'static str,
 ) -> Result<Pool> {
     let manager = Manager::from_config(
         config,
@@ -87,16 +91,24 @@ pub async fn open_pool(
             recycling_method: RecyclingMethod::Fast,
         },
     );
-    let mut builder = Pool::builder(manager).max_size(connections);
-    if let Some(schema) = schema {
-        builder = builder.post_create(Hook::async_fn(move |client, _| {
+    let pool = Pool::builder(manager)
+        .max_size(connections)
+        .post_create(Hook::async_fn(move |client, _| {
             Box::pin(async move {
                 let put = search_path::put_first(client, schema).await;
                 put.map_err(HookError::Backend)
             })
-        }));
-    }
-    let pool = builder.build()?;
+        }))
+        .post_recycle(Hook::async_fn(|client, _| {
+            Box::pin(async move {
+                let update = client.prepare_cached(BUSINESS).await;
+                let update = update.map_err(HookError::Backend)?;
+                // Outside of a load there is no client to keep it.
+                let _ = UPDATE.try_with(|current| current.replace(Some(update)));
+                Ok(())
+            })
+        }))
+        .build()?;
     let mut open = Vec::new();
     for _ in 0..connections {
         open.push(pool.get().await?);
@@ -105,47 +117,9 @@ pub async fn open_pool(
     Ok(pool)
 }
 
-/// Runs the business transaction with a prepared `SELECT 1`, which is sent right after BEGIN as a
-/// prepared claim is.
-pub async fn business_after_select(pool: Pool, account: i32) -> Result<()> {
-    let connection = pool.get().await?;
-    let select = connection.prepare_cached("SELECT 1").await?;
-    let begin = Pipelined::new(connection.batch_execute("BEGIN")).await;
-    let selected = connection.query(&select, &[]).await;
-    begin.answer().await?;
-    selected?;
-    connection
-        .execute_typed(BUSINESS, &[(&account, Type::INT4)])
-        .await?;
-    connection.batch_execute("COMMIT").await?;
-    Ok(())
-}
-
-/// Runs the business transaction with the insert of a hand-written inbox. The insert is prepared,
-/// and sent as a prepared claim is.
-pub async fn business_after_insert(pool: Pool, account: i32) -> Result<()> {
-    let connection = pool.get().await?;
-    let insert = connection
-        .prepare_cached(Side::HandWritten.claim_sql())
-        .await?;
-    let id = Uuid::new_v4().to_string();
-    let begin = Pipelined::new(connection.batch_execute("BEGIN")).await;
-    let inserted = connection.execute(&insert, &[&id, &DESTINATION]).await;
-    begin.answer().await?;
-    ensure!(inserted? == 1, "the message {id} was there before");
-    connection
-        .execute_typed(BUSINESS, &[(&account, Type::INT4)])
-        .await?;
-    connection.batch_execute("COMMIT").await?;
-    Ok(())
-}
-
-/// Runs the business transaction without any protection.
-pub async fn business_alone(pool: Pool, account: i32) -> Result<()> {
-    let mut connection = pool.get().await?;
-    let tx = connection.transaction().await?;
-    tx.execute_typed(BUSINESS, &[(&account, Type::INT4)])
-        .await?;
-    tx.commit().await?;
-    Ok(())
+/// Executes the business update, prepared, on the connection that this client has checked out.
+pub async fn update(client: &Client, account: i32) -> Result<u64> {
+    let update = UPDATE.with(|update| update.borrow().clone());
+    let update = update.context("the client has no connection")?;
+    Ok(client.execute(&update, &[&account]).await?)
 }

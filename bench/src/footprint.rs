@@ -141,7 +141,6 @@ fn periods(cluster: &Cluster, side: Side, claims: u64) -> Result<Vec<Period>> {
                 synchronous_commit: false,
                 known: &[],
                 until: Until::Count(claims / STEPS),
-                pace: None,
                 record: None,
             };
             let (done, _) = load.run_with(|progress| match side {

@@ -44,11 +44,6 @@ impl Ring {
         })
     }
 
-    /// Returns the number of rotations since the extension was created.
-    pub fn rotations(&self) -> u64 {
-        self.rotations
-    }
-
     /// Returns the table of the slice at this position in the order of their age.
     fn slice(&self, position: usize) -> String {
         format!("idem.inbox_{RING}_{}", self.slices[position])

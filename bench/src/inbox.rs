@@ -8,20 +8,22 @@ use super::wire::Session;
 /// The number of rows of one DELETE. It is small, so that locks are held only for a short time.
 const DELETE_ROWS: u64 = 1_000;
 
-/// The statements that create the table and its index for the DELETE by age.
-pub const STATEMENTS: [&str; 2] = [
-    "CREATE TABLE inbox (
-        message_id  text        NOT NULL,
-        destination text        NOT NULL,
-        claimed_at  timestamptz NOT NULL DEFAULT now(),
-        PRIMARY KEY (message_id, destination)
-    )",
+/// The statement that creates the table.
+pub const TABLE: &str = "CREATE TABLE inbox (
+    message_id  text        NOT NULL,
+    destination text        NOT NULL,
+    claimed_at  timestamptz NOT NULL DEFAULT now()
+)";
+
+/// The statements that create the key, and the index for the DELETE by age.
+pub const INDEXES: [&str; 2] = [
+    "ALTER TABLE inbox ADD PRIMARY KEY (message_id, destination)",
     "CREATE INDEX inbox_claimed_at ON inbox (claimed_at)",
 ];
 
 /// Creates the table and its indexes.
 pub fn create(session: &mut Session) -> Result<()> {
-    for statement in STATEMENTS {
+    for statement in [TABLE].into_iter().chain(INDEXES) {
         session.run(statement)?;
     }
     Ok(())

@@ -18,9 +18,9 @@ mod in_server;
 mod inbox;
 mod load;
 mod long_run;
-mod old_snapshot;
 mod options;
 mod outbox;
+mod pages;
 mod pgbench;
 mod pgq;
 mod pipelined;
@@ -46,7 +46,7 @@ use idem_cluster::Install;
 use report::Figures;
 
 /// Runs the selected parts and prints a table for each. Returns whether every target was met, also
-/// the targets of kept figures that are drawn.
+/// the targets of kept figures that are written.
 ///
 /// # Errors
 /// Fails when a server fails or a result is wrong, because the figures of a wrong run are
@@ -66,6 +66,7 @@ pub fn run(options: &Options) -> Result<bool> {
     let mut met = true;
     for part in options.parts() {
         let figures: Figures = match part {
+            Part::Process => process::run(&install, options)?.into(),
             Part::Claims => throughput::run(&install, options)?.into(),
             Part::InServer => in_server::run(&install, options)?.into(),
             Part::Flat => flat::run(&install, options)?.into(),
@@ -73,16 +74,13 @@ pub fn run(options: &Options) -> Result<bool> {
             Part::LongRun => long_run::run(&install, options)?,
             Part::Storage => footprint::run(&install, options)?.into(),
             Part::Batch => batch::run(&install, options)?.into(),
-            Part::OpenSnapshot => old_snapshot::run(&install, options)?.into(),
             Part::Effects => outbox::run(&install, options)?.into(),
             Part::Pgq => pgq::run(&install, options)?.into(),
-            Part::Process => process::run(&install, options)?.into(),
             #[cfg(feature = "brokers")]
             Part::Consumer => broker::consume(&install, options)?.into(),
             #[cfg(feature = "brokers")]
             Part::Relay => broker::publish(&install, options)?.into(),
             Part::Inbox => durable::run(&install, options)?.into(),
-            Part::InboxOpenSnapshot => durable::held::run(&install, options)?.into(),
         };
         for table in &figures.tables {
             println!("\n{table}");
@@ -92,9 +90,13 @@ pub fn run(options: &Options) -> Result<bool> {
             results::save(&options.results, part, &figures)?;
         }
     }
-    if let Some(folder) = &options.plots {
-        let kept = results::all(&options.results)?;
-        plot::draw(&kept, folder)?;
+    if options.write {
+        let kept = results::read(&options.results)?;
+        pages::write(&kept)?;
+        plot::draw(
+            &kept,
+            &idem_cluster::workspace_root().join("docs/benchmarks"),
+        )?;
         for kept in &kept {
             met &= kept.figures.tables.iter().all(report::Table::is_met);
         }

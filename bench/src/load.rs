@@ -57,8 +57,6 @@ pub struct Load<'a> {
     /// Ids that are claimed and stay retained while the load runs.
     pub known: &'a [String],
     pub until: Until,
-    /// The pause of a client between two transactions, for a load that is not measured.
-    pub pace: Option<Duration>,
     /// Where the latencies of the transactions are recorded.
     pub record: Option<&'a Record>,
 }
@@ -230,9 +228,6 @@ impl Load<'_> {
                 recent.add(id);
             }
             transactions += 1;
-            if let Some(pause) = self.pace {
-                thread::sleep(pause);
-            }
         }
         if let Ok(mut ids) = progress.ids.lock() {
             ids.extend(recent.ids());

@@ -117,7 +117,6 @@ fn side(install: &Install, side: Side, sizes: Sizes, table: &mut Table) -> Resul
         synchronous_commit: true,
         known: &[],
         until: Until::Time(sizes.minute * sizes.minutes as u32),
-        pace: None,
         record: Some(&record),
     };
     let mut wal = Vec::new();

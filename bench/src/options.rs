@@ -8,6 +8,8 @@ use clap::{Args, ValueEnum};
 /// The parts of the benchmark, by what they measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Part {
+    /// `process()` of the runtime, against the same transaction without protection and by hand
+    Process,
     /// Claims with their business update, against a hand-written inbox
     Claims,
     /// A claim inside the server, in a loop, against a hand-written insert
@@ -24,15 +26,11 @@ pub enum Part {
     Storage,
     /// Batches of 1,000 claims, against one set-based insert
     Batch,
-    /// The same load with and without an old snapshot in another session
-    OpenSnapshot,
     /// Recording an effect and draining the outbox
     Effects,
     /// Draining the outbox, against the batches of PgQ (only with --only: needs Debian's
     /// postgresql-15-pgq3)
     Pgq,
-    /// The client's `process()`, against the same transaction without protection
-    Process,
     /// The consumer runtime on RabbitMQ and NATS, against the same consumer without idem
     #[cfg(feature = "brokers")]
     Consumer,
@@ -41,8 +39,6 @@ pub enum Part {
     Relay,
     /// The durable inbox against graphile-worker and pg-boss (needs Node.js with npm)
     Inbox,
-    /// The durable inbox with and without an old snapshot in another session
-    InboxOpenSnapshot,
 }
 
 /// The command line.
@@ -63,12 +59,13 @@ pub struct Options {
     /// Number of clients in the part `claims`, instead of 1, 8 and 32; can be given several times
     #[arg(long)]
     pub clients: Vec<usize>,
-    /// The folder in which the results of each part are kept for the pictures
-    #[arg(long, default_value = "target/bench")]
+    /// The file in which the results of each full run are kept
+    #[arg(long, default_value = "bench/results.json")]
     pub results: PathBuf,
-    /// Draw pictures of the kept results into this folder, and measure only the parts of --only
+    /// Write the kept results into README.md, docs/benchmarks.md and its pictures, and measure only
+    /// the parts of --only
     #[arg(long)]
-    pub plots: Option<PathBuf>,
+    pub write: bool,
     /// Profile a claim on both sides instead of the measurements (needs perf)
     #[arg(long)]
     pub profile: bool,
@@ -78,7 +75,7 @@ impl Options {
     /// Returns the selected parts in order.
     pub(super) fn parts(&self) -> Vec<Part> {
         let is_selected = |part: &Part| match self.only.as_slice() {
-            [] => self.plots.is_none() && !matches!(part, Part::LongRun | Part::Pgq),
+            [] => !self.write && !matches!(part, Part::LongRun | Part::Pgq),
             only => only.contains(part),
         };
         Part::value_variants()

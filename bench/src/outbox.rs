@@ -121,7 +121,6 @@ fn draining(cluster: &Cluster, session: &mut Session, options: &Options) -> Resu
             synchronous_commit: false,
             known: &[],
             until: Until::Count(effects),
-            pace: None,
             record: None,
         };
         load.run()?;

@@ -183,6 +183,7 @@ mod tests {
         let mut table = Table::new("storage: bytes", ["idem", "hand-written"]);
         table.pair("on disk", 1.0, 2.0, Target::AtMost(0.6));
         Kept {
+            part: "storage".to_owned(),
             version: "0.3.0".to_owned(),
             day: day.to_owned(),
             figures: Figures::from(vec![table]),

@@ -44,7 +44,6 @@ fn profile(cluster: &Cluster, side: Side, work: Work, time: Duration) -> Result<
         synchronous_commit: false,
         known: &[],
         until: Until::Time(time + Duration::from_secs(1)),
-        pace: None,
         record: None,
     };
     let (done, _) = load.run_with(|progress| {

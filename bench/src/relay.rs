@@ -4,14 +4,11 @@ use anyhow::{Context, Result, ensure};
 use idem_cluster::Cluster;
 use postgres_protocol::message::backend::DataRowBody;
 
-use super::load::Progress;
 use super::side::Side;
 use super::wire::Session;
 
 /// The number of effects in one batch.
 pub const BATCH: &str = "1000";
-/// The time, in milliseconds, that the relay waits for effects beside a load that is not measured.
-const WAIT_MS: u32 = 100;
 
 /// A session that reads as the relay `default`.
 pub struct Relay {
@@ -88,24 +85,6 @@ impl Relay {
             all.effects
         );
         Ok(all)
-    }
-
-    /// Drains the outbox while a load runs, until the load has ended and no effect is left. Returns
-    /// the number of effects that were read.
-    pub fn accompany(&mut self, progress: &Progress) -> Result<u64> {
-        let mut effects = 0;
-        loop {
-            let ended = progress.has_ended();
-            let step = self.step()?.effects;
-            effects += step;
-            if step == 0 {
-                if ended {
-                    return Ok(effects);
-                }
-                self.session
-                    .run(&format!("SELECT idem_relay_wait({WAIT_MS})"))?;
-            }
-        }
     }
 }
 

@@ -180,6 +180,26 @@ impl Table {
         });
     }
 
+    /// Returns the rows of a table in Markdown.
+    pub fn markdown(&self) -> String {
+        let [ours, theirs] = &self.columns;
+        let mut rows = format!("| **{}** | {ours} | {theirs} | | | |\n", self.title.trim());
+        for line in &self.lines {
+            let Line { ours, theirs, .. } = line;
+            let (target, result) = match line.target {
+                Target::None => (String::new(), ""),
+                target if target.is_met_by(line.ratio) => (target.to_string(), "met"),
+                target => (target.to_string(), "**missed**"),
+            };
+            let what = line.what.split_whitespace().collect::<Vec<_>>().join(" ");
+            rows += &format!(
+                "| {what} | {ours} | {theirs} | {:.2}x | {target} | {result} |\n",
+                line.ratio
+            );
+        }
+        rows
+    }
+
     /// Returns whether every line meets its target.
     pub fn is_met(&self) -> bool {
         self.lines

@@ -1,7 +1,7 @@
-//! Keeps the figures of each part in a file, so that pictures can show parts of several runs.
+//! Keeps the figures of each part in a file, so that pages and pictures show parts of several runs.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
@@ -14,6 +14,8 @@ use super::report::Figures;
 /// The figures of a part, with what was measured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Kept {
+    /// The name of the part on the command line.
+    pub part: String,
     /// The version of idem.
     pub version: String,
     /// The day of the measurement in UTC, as `2026-01-31`.
@@ -23,8 +25,9 @@ pub struct Kept {
 
 impl Kept {
     /// Returns the figures of the present version and day.
-    fn now(figures: Figures) -> Self {
+    fn now(part: &str, figures: Figures) -> Self {
         Self {
+            part: part.to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             day: OffsetDateTime::now_utc().date().to_string(),
             figures,
@@ -32,30 +35,26 @@ impl Kept {
     }
 }
 
-/// Replaces the kept figures of a part.
-pub fn save(folder: &Path, part: Part, figures: &Figures) -> Result<()> {
-    fs::create_dir_all(folder)?;
-    let file = file_of(folder, part)?;
-    let kept = Kept::now(figures.clone());
-    fs::write(&file, serde_json::to_string_pretty(&kept)?)
-        .with_context(|| format!("cannot write {}", file.display()))
+/// Reads the kept figures of all parts.
+pub fn read(file: &Path) -> Result<Vec<Kept>> {
+    let text = fs::read_to_string(file);
+    let text = text.with_context(|| format!("cannot read {}", file.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("cannot read {}", file.display()))
 }
 
-/// Returns the kept figures of all parts, in the order of the parts.
-pub fn all(folder: &Path) -> Result<Vec<Kept>> {
-    let mut kept = Vec::new();
-    for part in Part::value_variants() {
-        let file = file_of(folder, *part)?;
-        if file.exists() {
-            let text = fs::read_to_string(&file)?;
-            let figures = serde_json::from_str(&text);
-            kept.push(figures.with_context(|| format!("cannot read {}", file.display()))?);
-        }
+/// Replaces the kept figures of a part, or adds them.
+pub fn save(file: &Path, part: Part, figures: &Figures) -> Result<()> {
+    let part = part.to_possible_value().context("a part has no name")?;
+    let new = Kept::now(part.get_name(), figures.clone());
+    let mut all = if file.exists() {
+        read(file)?
+    } else {
+        Vec::new()
+    };
+    match all.iter_mut().find(|kept| kept.part == new.part) {
+        Some(kept) => *kept = new,
+        None => all.push(new),
     }
-    Ok(kept)
-}
-
-fn file_of(folder: &Path, part: Part) -> Result<PathBuf> {
-    let name = part.to_possible_value().context("a part has no name")?;
-    Ok(folder.join(format!("{}.json", name.get_name())))
+    let text = serde_json::to_string_pretty(&all)? + "\n";
+    fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
 }

@@ -138,7 +138,6 @@ fn measure(cluster: &Cluster, side: Side, setup: Setup, options: &Options) -> Re
         synchronous_commit: setup.synchronous_commit,
         known: &known,
         until: Until::Time(options.round()),
-        pace: None,
         record: None,
     };
     let updates_before = updates(&mut session)?;

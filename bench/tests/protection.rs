@@ -10,6 +10,8 @@ fn short() -> Config {
         rounds: 2,
         round_ms: 100,
         clients: 3,
+        retained: 1_000,
+        outgoing: true,
         flaw: None,
     }
 }
@@ -47,12 +49,48 @@ async fn every_contestant_does_the_same_work_in_every_round() -> Result<()> {
                 AND (SELECT count(*) FROM idem.outbox_row WHERE topic = i.destination
                         || '.reserved') = i.messages,
                     i.messages > 0
-               FROM (SELECT count(*) AS messages FROM cost_by_hand.inbox) b,
+               FROM (SELECT count(*) AS messages FROM cost_by_hand.inbox
+                      WHERE destination <> 'cost.retained') b,
                     (SELECT destination, count(*) AS messages, max(claimed_at) AS last
                        FROM idem.inbox GROUP BY destination ORDER BY last DESC LIMIT 1) i",
         )
         .await?;
     assert_eq!(rows, "t|t|t|t");
+    Ok(())
+}
+
+/// Before the rounds both inboxes have the same number of claims, and the times of the hand-written
+/// one are those of a week.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn both_inboxes_retain_claims_before_the_rounds() -> Result<()> {
+    let db = Database::with_idem("retained").await?;
+    let report = measure(&db, &short()).await?;
+    assert_eq!(report.settings.retained, 1_000);
+    let retained = db
+        .connect()
+        .await?
+        .text(
+            "SELECT count(*), now() - min(claimed_at) BETWEEN '6 days 23 hours' AND '8 days',
+                    (SELECT count(*) FROM idem.inbox WHERE destination = 'cost.retained')
+               FROM cost_by_hand.inbox WHERE destination = 'cost.retained'",
+        )
+        .await?;
+    assert_eq!(retained, "1000|t|1000");
+    Ok(())
+}
+
+/// Without outgoing messages both sides write none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_without_outgoing_messages_are_measured() -> Result<()> {
+    let db = Database::with_idem("plain").await?;
+    let config = Config {
+        outgoing: false,
+        ..short()
+    };
+    measure(&db, &config).await?;
+    let outgoing = "SELECT (SELECT count(*) FROM cost_by_hand.outbox),
+                           (SELECT count(*) FROM idem.outbox_row)";
+    assert_eq!(db.connect().await?.text(outgoing).await?, "0|0");
     Ok(())
 }
 
@@ -98,6 +136,32 @@ async fn contestant_that_skips_a_write_is_found() -> Result<()> {
                 "{flaw:?}: {message}"
             );
         }
+    }
+    Ok(())
+}
+
+/// The statements of the rounds are prepared on every side, also the business update in the handler
+/// of idem: each of them is executed by its name.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_statement_of_the_rounds_is_prepared() -> Result<()> {
+    let db = Database::with_idem("prepared").await?;
+    let name = db.name();
+    db.connect()
+        .await?
+        .run(&format!("ALTER DATABASE {name} SET log_statement = 'all'"))
+        .await?;
+    let url = db.cluster().connection_string(name) + " application_name=cost-prepared";
+    protection::run(&url, &short(), |_| {}).await?;
+    let log = db.cluster().log()?;
+    let executed = |how: &str, statement: &str| {
+        let text = format!("{how}: {statement}");
+        log.lines()
+            .filter(|line| line.contains("cost-prepared") && line.contains(&text))
+            .count()
+    };
+    for statement in ["INSERT INTO inbox", "UPDATE account", "INSERT INTO outbox"] {
+        assert_eq!(executed("execute <unnamed>", statement), 0, "{statement}");
+        assert!(executed("", statement) > 0, "{statement}");
     }
     Ok(())
 }

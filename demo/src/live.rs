@@ -16,6 +16,9 @@ const REDRAW: Duration = Duration::from_millis(100);
 /// The time between two lines, without a terminal.
 const NEXT_LINE: Duration = Duration::from_secs(2);
 
+/// What happens before the rounds of the second part.
+const FILLING: &str = "filling both inboxes";
+
 /// The progress of the first part.
 pub struct ErrorsView {
     table: Arc<Table>,
@@ -126,7 +129,10 @@ impl CostView {
     pub fn new(rounds: usize) -> Result<Self> {
         let headings = format!("{:>10} {:>16}", "messages/s", "against alone");
         let table = Table::new(&headings, &Contestant::ALL.map(Contestant::name))?;
-        table.set_title("creating the tables".to_owned());
+        table.set_title(FILLING.to_owned());
+        if !table.is_drawn() {
+            eprintln!("cost, {FILLING}");
+        }
         Ok(Self {
             table,
             rounds,

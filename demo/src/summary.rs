@@ -60,14 +60,29 @@ What protection cost
   inbox and an outbox by hand, and {:.2} ms with idem. So the rate of idem was
   {} that of the transaction without protection, and {} that of the one by
   hand. The transaction has only one UPDATE. The more a handler does, the
-  smaller is the share of its protection.",
+  smaller is the share of its protection.
+
+{}",
             ms(alone),
             ms(by_hand),
             ms(idem),
             rates.ratio(idem, alone),
             rates.ratio(idem, by_hand),
+            indented(&self.cost.longest_step()),
         )
     }
+}
+
+/// Returns the text in lines of at most 78 characters, each with two spaces before it.
+fn indented(text: &str) -> String {
+    let mut lines = vec![String::from(" ")];
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.len() + word.len() < 78 => *line += &format!(" {word}"),
+            _ => lines.push(format!("  {word}")),
+        }
+    }
+    lines.join("\n")
 }
 
 /// The number of kinds of errors that are listed for a system.
@@ -95,6 +110,7 @@ fn error_lines(report: &SystemReport) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::time::Duration;
 
     use super::*;
     use crate::range::{Config, System, Verdict, transport::Counts};
@@ -124,10 +140,13 @@ mod tests {
                 rounds: 1,
                 round_ms: 700,
                 payload_bytes: 147,
+                retained: 2_000_000,
+                filled: Duration::from_secs(14),
                 processors: 2,
                 server: "PostgreSQL 15.20".to_owned(),
             },
             rates,
+            steps_ms: [[0.5, 0.5, 3.0], [3.0, 1.0, 6.0], [1.5, 0.75, 5.75]],
         };
         let summary = Summary {
             errors: &errors,
@@ -160,6 +179,7 @@ mod tests {
             "8.00 ms with idem",
             "0.50x that of the transaction without protection",
             "1.25x that of the one by hand",
+            "5.75 ms pass in \"outgoing, COMMIT\"",
             "docs/consumers.md",
         ] {
             assert!(words.contains(part), "{part:?} is missing:\n{text}");

@@ -22,7 +22,8 @@ struct Output {
 /// Returns the arguments of a short run.
 fn arguments(db: &Database) -> Vec<String> {
     let url = db.cluster().connection_string(db.name());
-    let rest = "--shots 300 --cost-rounds 2 --cost-round-ms 100 --cost-clients 2";
+    let rest =
+        "--shots 300 --cost-rounds 2 --cost-round-ms 100 --cost-clients 2 --cost-retained 1000";
     ["--database-url".to_owned(), url]
         .into_iter()
         .chain(rest.split(' ').map(str::to_owned))

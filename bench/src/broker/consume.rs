@@ -9,9 +9,7 @@ use anyhow::{Result, anyhow, ensure};
 use deadpool_postgres::Pool;
 use futures_util::future::try_join_all;
 use idem_cluster::Install;
-use idem_runtime::{
-    Consumer, Delivery, Idem, Message, Settlement, Source as _, Tx, consumer::Batches,
-};
+use idem_runtime::{Consumer, Delivery, Message, Settlement, Source as _, Tx, consumer::Batches};
 use tokio::sync::{Mutex, Notify};
 use tokio::task::JoinSet;
 use tokio_postgres::types::Type;
@@ -46,16 +44,10 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
     );
     table.note(format!(
         "{count} new messages in a durable queue or stream; one business update for each; \
-         8 concurrent transactions; every message is acknowledged after the commit; in the \
-         rows with prepared statements, idem prepares its own statements; the update is sent as \
-         text on both sides"
+         8 concurrent transactions; every message is acknowledged after the commit; the update \
+         is sent as text on both sides"
     ));
-    let brokers = Broker::all()?;
-    let runs = brokers
-        .iter()
-        .flat_map(|broker| [false, true].map(|prepared| (broker, prepared)));
-    for (broker, prepared) in runs {
-        let idem = Idem::builder().prepared_statements(prepared).build()?;
+    for (broker, least) in Broker::all()?.iter().zip([0.88, 0.85]) {
         let mut rounds = Rounds::default();
         for round in 0..options.rounds() {
             for side in Side::in_turn(round) {
@@ -69,7 +61,7 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
                     .await?;
                     let source = broker.source(&line);
                     match side {
-                        Side::Idem => protected(&idem, &ours, source, &line, count).await,
+                        Side::Idem => protected(&ours, source, &line, count).await,
                         Side::HandWritten => unprotected(&theirs, source, count).await,
                     }
                 })?;
@@ -79,11 +71,7 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
                 }
             }
         }
-        let what = match prepared {
-            true => format!("{}, prepared statements", broker.name()),
-            false => broker.name().to_owned(),
-        };
-        table.rounds(&what, &rounds, Target::AtLeast(0.8));
+        table.rounds(broker.name(), &rounds, Target::AtLeast(least));
     }
     table.note(server::settings(&mut Session::connect(
         &cluster,
@@ -102,13 +90,7 @@ fn account_of(message: &Message) -> Result<i32, idem_runtime::Error> {
 }
 
 /// Returns messages per second, from the first fetch to the last acknowledgement.
-async fn protected(
-    idem: &Idem,
-    pool: &Pool,
-    source: AnySource,
-    line: &str,
-    count: u32,
-) -> Result<f64> {
+async fn protected(pool: &Pool, source: AnySource, line: &str, count: u32) -> Result<f64> {
     let (handled, done) = (Arc::new(AtomicU32::new(0)), Arc::new(Notify::new()));
     let shutdown = {
         let done = Arc::clone(&done);
@@ -116,7 +98,6 @@ async fn protected(
     };
     let start = Instant::now();
     let summary = Consumer::new(pool.clone(), source)
-        .idem(idem.clone())
         .handle(line, move |tx: Tx, message: Message| {
             let (handled, done) = (Arc::clone(&handled), Arc::clone(&done));
             async move {

@@ -5,7 +5,6 @@
 //! exists. Every drain ends with a check: each job was done once, and nothing is left in the queue.
 
 mod facts;
-pub mod held;
 mod npm;
 mod ours;
 
@@ -13,10 +12,10 @@ use anyhow::{Context, Result};
 use idem_cluster::{Cluster, Install};
 
 use super::options::Options;
-use super::report::{Rounds, Table, Target, median};
+use super::report::{Rounds, Table, Target};
 use super::server;
 use super::wire::Session;
-use facts::{Cpu, Facts};
+use facts::Facts;
 use npm::Npm;
 use ours::Transactions;
 
@@ -75,24 +74,14 @@ impl System {
             Self::Npm(_) => Target::None,
         }
     }
-
-    /// Returns the target for the rate beside an open transaction, against the rate before.
-    fn flatness(self) -> Target {
-        match self {
-            Self::Idem(_) => Target::AtLeast(0.95),
-            Self::Npm(_) => Target::None,
-        }
-    }
 }
 
-/// The figures of one system in one round: rates per second, and the processor time of the server
-/// for each job in microseconds.
+/// The figures of one system in one round: rates per second.
 #[derive(Clone, Copy, Debug)]
 struct Round {
     enqueued: f64,
     processed: f64,
     whole: f64,
-    cpu_us: f64,
 }
 
 pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
@@ -184,11 +173,10 @@ impl Bench<'_> {
                     .round(SYSTEMS[index])
                     .with_context(|| SYSTEMS[index].name())?;
                 eprintln!(
-                    "{}: sent {:.0}/s, done {:.0}/s, {:.0} us of the server",
+                    "{}: sent {:.0}/s, done {:.0}/s",
                     SYSTEMS[index].name(),
                     figures.enqueued,
-                    figures.processed,
-                    figures.cpu_us
+                    figures.processed
                 );
                 all[index].push(figures);
             }
@@ -200,7 +188,6 @@ impl Bench<'_> {
         let jobs = self.jobs;
         let first = self.sent;
         self.sent += jobs;
-        let before = Cpu::of(self.cluster)?;
         let (enqueueing, left) = match system {
             System::Idem(transactions) => (
                 transactions.enqueue(self.cluster, system.database(), first, jobs)?,
@@ -219,7 +206,6 @@ impl Bench<'_> {
                 .npm
                 .drain(self.cluster, name, system.database(), jobs)?,
         }
-        let cpu_us = before.us_since(self.cluster)? / jobs as f64;
         let mut session = Session::connect(self.cluster, system.database())?;
         let processing = Facts::take(&mut session, first, jobs)?;
         let left: u64 = session.value(&left)?;
@@ -228,7 +214,6 @@ impl Bench<'_> {
             enqueued: jobs as f64 / enqueueing,
             processed: jobs as f64 / processing,
             whole: jobs as f64 / (enqueueing + processing),
-            cpu_us,
         })
     }
 
@@ -251,7 +236,12 @@ impl Bench<'_> {
     }
 }
 
-/// Compares each system with the best of the npm systems in the same round.
+/// Returns the systems of idem, which are the first ones.
+fn ours() -> impl Iterator<Item = System> {
+    SYSTEMS.into_iter().take_while(|system| system.is_ours())
+}
+
+/// Compares idem with the best of the npm systems in the same round.
 fn compare(all: &[Vec<Round>]) -> Vec<Table> {
     type Figure = fn(&Round) -> f64;
     type Goal = fn(System) -> Target;
@@ -273,7 +263,7 @@ fn compare(all: &[Vec<Round>]) -> Vec<Table> {
         ),
     ];
     let rounds = all.first().map_or(0, Vec::len);
-    let mut tables: Vec<_> = parts
+    parts
         .into_iter()
         .map(|(title, figure, target)| {
             let best: Vec<f64> = (0..rounds)
@@ -286,37 +276,20 @@ fn compare(all: &[Vec<Round>]) -> Vec<Table> {
                         .fold(0.0, f64::max)
                 })
                 .collect();
-            let mut table = Table::new(title, ["this system", "best npm system"]);
-            for (system, rounds) in SYSTEMS.iter().zip(all) {
+            let mut table = Table::new(title, ["idem", "best npm system"]);
+            for (system, rounds) in ours().zip(all) {
                 let figures = Rounds {
                     ours: rounds.iter().map(figure).collect(),
                     theirs: best.clone(),
                 };
-                table.rounds(system.name(), &figures, target(*system));
+                table.rounds(system.name(), &figures, target(system));
             }
             table
         })
-        .collect();
-    let least = |all: &[Vec<Round>]| {
-        all.iter()
-            .zip(SYSTEMS)
-            .filter(|(_, system)| !system.is_ours())
-            .map(|(rounds, _)| median(&rounds.iter().map(|round| round.cpu_us).collect::<Vec<_>>()))
-            .fold(f64::INFINITY, f64::min)
-    };
-    let mut cpu = Table::new(
-        "inbox, processor time of the server for each job: us",
-        ["this system", "least of the npm systems"],
-    );
-    for (system, rounds) in SYSTEMS.iter().zip(all) {
-        let ours = median(&rounds.iter().map(|round| round.cpu_us).collect::<Vec<_>>());
-        cpu.pair(system.name(), ours, least(all), Target::None);
-    }
-    tables.push(cpu);
-    tables
+        .collect()
 }
 
-/// Compares the rates of each system while the transaction is held open with its own rates before.
+/// Compares the rates of idem while the transaction is held open with its own rates before.
 fn flatness(free: &[Vec<Round>], held: &[Vec<Round>], warm: usize, bench: &Bench<'_>) -> Table {
     let mut table = Table::new(
         "inbox beside an open transaction in another session: processed and completed, jobs/s",
@@ -328,12 +301,12 @@ fn flatness(free: &[Vec<Round>], held: &[Vec<Round>], warm: usize, bench: &Bench
         bench.jobs * warm as u64,
         bench.jobs * (warm + held.first().map_or(0, Vec::len)) as u64,
     ));
-    for (system, (free, held)) in SYSTEMS.iter().zip(free.iter().zip(held)) {
+    for (system, (free, held)) in ours().zip(free.iter().zip(held)) {
         let figures = Rounds {
             ours: held.iter().map(|round| round.processed).collect(),
             theirs: free.iter().map(|round| round.processed).collect(),
         };
-        table.rounds(system.name(), &figures, system.flatness());
+        table.rounds(system.name(), &figures, Target::AtLeast(0.95));
     }
     table
 }

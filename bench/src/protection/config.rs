@@ -31,6 +31,16 @@ pub struct Config {
         value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=100)
     )]
     pub clients: usize,
+    /// The number of claims that both inboxes retain before the rounds
+    #[arg(
+        long = "cost-retained",
+        default_value_t = 2_000_000,
+        value_parser = clap::value_parser!(u32).range(1..=100_000_000)
+    )]
+    pub retained: u32,
+    /// Whether each message has an outgoing message.
+    #[arg(skip = true)]
+    pub outgoing: bool,
     /// A known bug, which the check of the rows must report. For tests only.
     #[arg(skip)]
     pub flaw: Option<Flaw>,
@@ -60,6 +70,8 @@ impl Default for Config {
             rounds: 7,
             round_ms: 700,
             clients: 8,
+            retained: 2_000_000,
+            outgoing: true,
             flaw: None,
         }
     }
@@ -87,9 +99,9 @@ mod tests {
     /// Every setting can be set on the command line.
     #[test]
     fn command_line_sets_every_setting() {
-        let line = "demo --cost-rounds 3 --cost-round-ms 50 --cost-clients 2";
+        let line = "demo --cost-rounds 3 --cost-round-ms 50 --cost-clients 2 --cost-retained 9";
         let typed = CommandLine::parse_from(line.split(' ')).config;
-        assert_eq!((typed.rounds, typed.clients), (3, 2));
+        assert_eq!((typed.rounds, typed.clients, typed.retained), (3, 2, 9));
         assert_eq!(typed.round(), Duration::from_millis(50));
     }
 }

@@ -6,14 +6,15 @@ use idem_client::{Destination, Effect};
 use idem_runtime::{Idem, Message, Processed};
 use serde::Deserialize;
 use serde_json::Value;
-use tokio_postgres::types::{Json, Type};
+use tokio_postgres::{Client, types::Json};
 use uuid::Uuid;
 
-use super::config::Flaw;
+use super::config::{Config, Flaw};
+use super::steps::{Step, Steps, Watch};
 use super::{Contestant, tables};
+use crate::clients;
 use crate::load::EFFECTS;
-use crate::server::BUSINESS;
-use crate::side;
+use crate::side::Side;
 
 /// The outgoing message of each processed message.
 #[derive(Deserialize)]
@@ -42,25 +43,27 @@ pub struct Handler {
     event: Event,
     effects: Vec<Effect>,
     idem: Idem,
+    steps: Steps,
 }
 
 impl Handler {
     /// Creates a handler. Its destination and its topic contain the name `run`.
-    pub fn new(contestant: Contestant, flaw: Option<Flaw>, run: &str) -> Result<Self> {
+    pub fn new(contestant: Contestant, config: &Config, run: &str) -> Result<Self> {
         let [event]: [Event; 1] = serde_json::from_str(EFFECTS)?;
         let topic = format!("cost.{run}.reserved");
         let effect = Effect::json(&topic, &event.payload)?
             .key(&event.key)
             .message_type(&event.message_type);
-        let has_effect = flaw != Some(Flaw::SkippedOutbox(contestant));
+        let has_effect = config.outgoing && config.flaw != Some(Flaw::SkippedOutbox(contestant));
         Ok(Self {
             contestant,
-            flaw,
+            flaw: config.flaw,
             destination: Destination::new(format!("cost.{run}"))?,
             topic,
             event,
             effects: has_effect.then_some(effect).into_iter().collect(),
             idem: Idem::default(),
+            steps: Steps::default(),
         })
     }
 
@@ -79,59 +82,64 @@ impl Handler {
         &self.event
     }
 
+    /// Returns the times of the messages that were processed.
+    pub fn steps(&self) -> &Steps {
+        &self.steps
+    }
+
     /// Processes a new message, whose business update changes this account.
     pub async fn process(&self, pool: &Pool, account: i32) -> Result<()> {
-        let id = Uuid::new_v4().to_string();
+        let watch = Watch::start();
         match self.contestant {
-            Contestant::Idem => self.with_idem(pool, id, account).await,
-            _ => self.by_hand(pool, &id, account).await,
+            Contestant::BusinessAlone => self.alone(pool, account, &watch).await?,
+            Contestant::ByHand => self.by_hand(pool, account, &watch).await?,
+            Contestant::Idem => self.with_idem(pool, account, &watch).await?,
         }
+        self.steps.add(watch);
+        Ok(())
+    }
+
+    async fn alone(&self, pool: &Pool, account: i32, watch: &Watch) -> Result<()> {
+        let mut connection = pool.get().await?;
+        let tx = connection.transaction().await?;
+        self.update(tx.client(), account, watch).await?;
+        tx.commit().await?;
+        Ok(())
     }
 
     /// The transaction as an engineer would write it, without idem: claim, update, outgoing
-    /// message, in five statements.
-    async fn by_hand(&self, pool: &Pool, id: &str, account: i32) -> Result<()> {
+    /// message, in five prepared statements.
+    async fn by_hand(&self, pool: &Pool, account: i32, watch: &Watch) -> Result<()> {
+        let id = Uuid::new_v4().to_string();
         let mut connection = pool.get().await?;
         let tx = connection.transaction().await?;
-        let claimed = tx
-            .execute_typed(
-                side::Side::HandWritten.claim_sql(),
-                &[(&id, Type::TEXT), (&self.destination(), Type::TEXT)],
-            )
-            .await?;
+        let claim = tx.prepare_cached(Side::HandWritten.claim_sql()).await?;
+        let claimed = tx.execute(&claim, &[&id, &self.destination()]).await?;
         ensure!(claimed == 1, "the new message {id} is a duplicate");
-        if self.updates() {
-            tx.execute_typed(BUSINESS, &[(&account, Type::INT4)])
-                .await?;
-        }
+        self.update(tx.client(), account, watch).await?;
         if !self.effects.is_empty() {
-            tx.execute_typed(
-                tables::INSERT_OUTBOX,
-                &[
-                    (&self.topic, Type::TEXT),
-                    (&self.event.key, Type::TEXT),
-                    (&self.event.message_type, Type::TEXT),
-                    (&Json(&self.event.payload), Type::JSONB),
-                ],
-            )
-            .await?;
+            let insert = tx.prepare_cached(tables::INSERT_OUTBOX).await?;
+            let Event {
+                key,
+                message_type,
+                payload,
+            } = &self.event;
+            tx.execute(&insert, &[&self.topic, key, message_type, &Json(payload)])
+                .await?;
         }
         tx.commit().await?;
         Ok(())
     }
 
     /// The same transaction in a handler of idem.
-    async fn with_idem(&self, pool: &Pool, id: String, account: i32) -> Result<()> {
+    async fn with_idem(&self, pool: &Pool, account: i32, watch: &Watch) -> Result<()> {
         let message = Message::new("cost", "{}")
             .with_destination(self.destination.clone())
-            .with_message_id(id);
+            .with_message_id(Uuid::new_v4().to_string());
         let processed = self
             .idem
             .process(pool, &message, |tx, _| async move {
-                if self.updates() {
-                    tx.execute_typed(BUSINESS, &[(&account, Type::INT4)])
-                        .await?;
-                }
+                self.update(&tx, account, watch).await?;
                 Ok(self.effects.clone())
             })
             .await?;
@@ -139,7 +147,13 @@ impl Handler {
         Ok(())
     }
 
-    fn updates(&self) -> bool {
-        self.flaw != Some(Flaw::SkippedUpdate(self.contestant))
+    /// Executes the business update, unless the flaw is that it is skipped.
+    async fn update(&self, client: &Client, account: i32, watch: &Watch) -> Result<()> {
+        watch.lap(Step::Claim);
+        if self.flaw != Some(Flaw::SkippedUpdate(self.contestant)) {
+            clients::update(client, account).await?;
+        }
+        watch.lap(Step::Update);
+        Ok(())
     }
 }

@@ -2,23 +2,26 @@
 //! outbox, and with idem.
 //!
 //! All contestants run on the same server, with the same client library, the same number of
-//! connections and the same messages. They run alternately, round by round, in an order that
-//! rotates, so that noise affects all of them. After every round the rows of each contestant are
-//! counted, because a contestant that writes less is faster.
+//! connections and the same messages, and prepare all statements. Both inboxes retain many claims
+//! before the rounds. The contestants run alternately, round by round, in an order that rotates, so
+//! that noise affects all of them. After the rounds the rows of each contestant are counted,
+//! because a contestant that writes less is faster.
 
 mod config;
 mod contestant;
 mod handler;
 mod report;
+mod steps;
 mod tables;
 
 pub use super::report::Ratio;
 pub use config::{Config, Flaw};
 pub use contestant::Contestant;
 pub use report::{Rates, Report, Settings};
+pub use steps::Step;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use deadpool_postgres::Pool;
@@ -44,8 +47,9 @@ pub struct Progress<'a> {
     pub rates: &'a Rates,
 }
 
-/// Measures all contestants in a database that has the extension, and creates their tables in
-/// schemas of their own. `show` gets the progress before each contestant of each round.
+/// Measures all contestants in a database that has the extension, as a superuser. Creates and
+/// fills their tables in schemas of their own. `show` gets the progress before each contestant of
+/// each round.
 ///
 /// # Errors
 /// Fails when a statement fails, and when a contestant has not written exactly one update for each
@@ -56,10 +60,15 @@ pub async fn run(
     config: &Config,
     mut show: impl FnMut(Progress<'_>),
 ) -> Result<Report> {
-    let mut sides = Vec::new();
-    for contestant in Contestant::ALL {
-        sides.push(Side::open(database_url, config, contestant).await?);
-    }
+    let start = Instant::now();
+    tables::fill(database_url, config.retained).await?;
+    let filled = start.elapsed();
+    let [alone, by_hand, idem] = Contestant::ALL;
+    let mut sides = [
+        Side::open(database_url, config, alone).await?,
+        Side::open(database_url, config, by_hand).await?,
+        Side::open(database_url, config, idem).await?,
+    ];
     let mut rates = Rates::default();
     for round in 0..=config.rounds {
         for turn in 0..sides.len() {
@@ -79,13 +88,20 @@ pub async fn run(
                 rates.add(side.contestant, completed.rate());
             }
         }
-        for side in &sides {
-            side.check_rows().await?;
+        if round == 0 {
+            // The times of the warm-up do not count.
+            for side in &sides {
+                side.handler.steps().take_ms();
+            }
         }
     }
-    let first = sides.first().context("there is no contestant")?;
+    for side in &sides {
+        side.check_rows(config).await?;
+    }
+    let [first, ..] = &sides;
     Ok(Report {
-        settings: Settings::read(&first.pool, config, first.handler.event()).await?,
+        settings: Settings::read(&first.pool, config, first.handler.event(), filled).await?,
+        steps_ms: sides.each_ref().map(|side| side.handler.steps().take_ms()),
         rates,
     })
 }
@@ -101,13 +117,8 @@ struct Side {
 
 impl Side {
     async fn open(database_url: &str, config: &Config, contestant: Contestant) -> Result<Self> {
-        tables::create(database_url, contestant).await?;
-        let pool = clients::open_pool(
-            database_url.parse()?,
-            config.clients,
-            Some(contestant.schema()),
-        )
-        .await?;
+        let pool =
+            clients::open_pool(database_url.parse()?, config.clients, contestant.schema()).await?;
         // The claims and the effects of earlier runs have other destinations and topics, so they
         // are not counted.
         let run = Uuid::new_v4().simple().to_string();
@@ -115,7 +126,7 @@ impl Side {
             contestant,
             pool,
             clients: config.clients,
-            handler: Arc::new(Handler::new(contestant, config.flaw, &run)?),
+            handler: Arc::new(Handler::new(contestant, config, &run)?),
             messages: 0,
         })
     }
@@ -125,26 +136,23 @@ impl Side {
             count: self.clients,
             time,
         };
-        let completed = match self.contestant {
-            Contestant::BusinessAlone => clients.run(&self.pool, clients::business_alone).await,
-            Contestant::ByHand | Contestant::Idem => {
-                let handler = Arc::clone(&self.handler);
-                let process = move |pool, account| {
-                    let handler = Arc::clone(&handler);
-                    async move { handler.process(&pool, account).await }
-                };
-                clients.run(&self.pool, process).await
-            }
-        }
-        .with_context(|| format!("\"{}\" failed", self.contestant))?;
+        let handler = Arc::clone(&self.handler);
+        let process = move |pool, account| {
+            let handler = Arc::clone(&handler);
+            async move { handler.process(&pool, account).await }
+        };
+        let completed = clients
+            .run(&self.pool, process)
+            .await
+            .with_context(|| format!("\"{}\" failed", self.contestant))?;
         self.messages += completed.messages;
         Ok(completed)
     }
 
     /// Compares the rows that this contestant has written with the messages that it has processed.
-    async fn check_rows(&self) -> Result<()> {
+    async fn check_rows(&self, config: &Config) -> Result<()> {
         let written = Written::read(&self.pool, self.contestant, &self.handler).await?;
-        let expected = Written::expected(self.contestant, self.messages)?;
+        let expected = Written::expected(self.contestant, self.messages, config.outgoing)?;
         ensure!(
             written == expected,
             "\"{}\" processed {} messages and wrote {written}, but it must write {expected}",

@@ -3,12 +3,13 @@
 use std::fmt;
 use std::num::NonZero;
 use std::thread::available_parallelism;
+use std::time::Duration;
 
 use anyhow::Result;
 use deadpool_postgres::Pool;
 
 use super::handler::Event;
-use super::{Config, Contestant};
+use super::{Config, Contestant, Step};
 use crate::report::{Ratio, Rounds, median};
 
 /// Messages per second of each contestant, round by round.
@@ -56,6 +57,10 @@ pub struct Settings {
     pub round_ms: u64,
     /// The number of bytes of the payload of an outgoing message.
     pub payload_bytes: usize,
+    /// The number of claims that both inboxes retained before the rounds.
+    pub retained: u32,
+    /// The time in which the inboxes were filled.
+    pub filled: Duration,
     /// The number of processors that client and server share.
     pub processors: usize,
     /// The version of PostgreSQL and its settings of durability.
@@ -64,7 +69,12 @@ pub struct Settings {
 
 impl Settings {
     /// Reads the settings of the server on a connection of a contestant.
-    pub(super) async fn read(pool: &Pool, config: &Config, event: &Event) -> Result<Self> {
+    pub(super) async fn read(
+        pool: &Pool,
+        config: &Config,
+        event: &Event,
+        filled: Duration,
+    ) -> Result<Self> {
         let row = pool
             .get()
             .await?
@@ -81,6 +91,8 @@ impl Settings {
             rounds: config.rounds,
             round_ms: config.round_ms,
             payload_bytes: event.bytes(),
+            retained: config.retained,
+            filled,
             processors: available_parallelism().map_or(1, NonZero::get),
             server: row.try_get(0)?,
         })
@@ -94,6 +106,8 @@ pub struct Report {
     pub settings: Settings,
     /// The rates of all rounds.
     pub rates: Rates,
+    /// The mean time of a message in each step, in milliseconds, by contestant.
+    pub steps_ms: [[f64; 3]; 3],
 }
 
 impl Report {
@@ -101,6 +115,30 @@ impl Report {
     #[must_use]
     pub fn ms_per_message(&self, contestant: Contestant) -> f64 {
         1_000.0 * self.settings.clients as f64 / self.rates.median(contestant)
+    }
+
+    /// Returns one sentence about the longest step of a message with idem.
+    #[must_use]
+    pub fn longest_step(&self) -> String {
+        let of =
+            |contestant: Contestant, step: Step| self.steps_ms[contestant as usize][step as usize];
+        let idem = |step: &Step| of(Contestant::Idem, *step);
+        let [first, rest @ ..] = Step::ALL;
+        let longest = rest.into_iter().fold(first, |longest, step| {
+            if idem(&step) > idem(&longest) {
+                step
+            } else {
+                longest
+            }
+        });
+        format!(
+            "Of the {:.2} ms of a message with idem, {:.2} ms pass in \"{}\", where the \
+             transaction without protection needs {:.2} ms.",
+            Step::ALL.iter().map(idem).sum::<f64>(),
+            idem(&longest),
+            longest.name(),
+            of(Contestant::BusinessAlone, longest),
+        )
     }
 
     fn line(&self, f: &mut fmt::Formatter<'_>, contestant: Contestant) -> fmt::Result {
@@ -139,6 +177,20 @@ impl fmt::Display for Report {
             ratio.to_string(),
             ratio.range()
         )?;
+        let [claim, update, commit] = Step::ALL.map(Step::name);
+        writeln!(
+            f,
+            "{:<23}{claim:>18}{update:>18}{commit:>21}",
+            "ms of each step (mean)"
+        )?;
+        writeln!(f, "{}", "-".repeat(80))?;
+        for (contestant, [claim, update, commit]) in Contestant::ALL.iter().zip(self.steps_ms) {
+            writeln!(
+                f,
+                "{contestant:<23}{claim:>18.2}{update:>18.2}{commit:>21.2}"
+            )?;
+        }
+        writeln!(f)?;
         self.settings.fmt(f)
     }
 }
@@ -150,6 +202,8 @@ impl fmt::Display for Settings {
             rounds,
             round_ms,
             payload_bytes,
+            retained,
+            filled,
             processors,
             server,
         } = self;
@@ -163,17 +217,20 @@ by hand         INSERT INTO inbox .. ON CONFLICT DO NOTHING, UPDATE, INSERT INTO
 idem            Idem::process(): BEGIN and the claim are sent together, and so
                 are the outgoing message and COMMIT
 waits           how often a client waits for the server for each message
-every side      {clients} clients, a pool of {clients} connections, unnamed statements,
+every side      {clients} clients, a pool of {clients} connections, prepared statements,
                 its own tables in one database
+retained        {retained} claims in both inboxes before the rounds, written in
+                {:.1} s with VACUUM and CHECKPOINT
 rounds          {rounds} of {round_ms} ms for each side after a warm-up, in changing order;
                 figures are medians, a ratio is taken within its round
 server          {server}
                 on {processors} processors, which clients and server share
-checked         after each round: one update, one claim and one outgoing message
+checked         after the rounds: one update, one claim and one outgoing message
                 for each message
 not measured    publication, and the removal of old rows (by hand: DELETE and
                 VACUUM; idem: TRUNCATE)
-"
+",
+            filled.as_secs_f64()
         )
     }
 }
@@ -196,11 +253,24 @@ mod tests {
                 rounds: 3,
                 round_ms: 700,
                 payload_bytes: 147,
+                retained: 2_000_000,
+                filled: Duration::from_secs(14),
                 processors: 2,
                 server: "PostgreSQL 15.20, synchronous_commit=on, fsync=on".to_owned(),
             },
             rates,
+            steps_ms: [[0.5, 0.5, 3.0], [3.0, 1.0, 6.0], [1.5, 0.75, 5.75]],
         }
+    }
+
+    /// The sentence names the longest step of idem, with the same step of the baseline.
+    #[test]
+    fn longest_step_is_that_of_idem() {
+        assert_eq!(
+            report().longest_step(),
+            "Of the 8.00 ms of a message with idem, 5.75 ms pass in \"outgoing, COMMIT\", where \
+             the transaction without protection needs 3.00 ms."
+        );
     }
 
     /// A rate is the median of the rounds, and a ratio is computed within each round.
@@ -271,6 +341,7 @@ mod tests {
             "8 clients, a pool of 8 connections",
             "synchronous_commit=on",
             "3 of 700 ms",
+            "2000000 claims in both inboxes",
         ] {
             assert!(text.contains(setting), "{setting} is missing:\n{text}");
         }

@@ -28,20 +28,59 @@ const OUTBOX: &str = "CREATE TABLE outbox (
 pub const INSERT_OUTBOX: &str =
     "INSERT INTO outbox (topic, key, type, payload) VALUES ($1, $2, $3, $4)";
 
-/// Drops the schema of a contestant if it exists, and creates the schema with its tables.
-pub async fn create(database_url: &str, contestant: Contestant) -> Result<()> {
+/// The destination of the claims that are retained before the rounds.
+const RETAINED: &str = "cost.retained";
+/// The number of claims that one call makes.
+const BATCH: u32 = 100_000;
+
+/// Replaces the tables of all contestants, and makes `retained` claims on both sides that have an
+/// inbox, at the same time. Then writes everything to the disk.
+pub async fn fill(database_url: &str, retained: u32) -> Result<()> {
+    let claims = |claims| async move { claim(&connect(database_url).await?, claims).await };
+    tokio::try_join!(
+        async {
+            let client = connect(database_url).await?;
+            for contestant in Contestant::ALL {
+                create(&client, contestant, retained).await?;
+            }
+            Ok(())
+        },
+        // Two sessions, because the other side is filled faster.
+        claims(retained / 2),
+        claims(retained - retained / 2),
+    )?;
+    let client = connect(database_url).await?;
+    client.batch_execute("VACUUM (ANALYZE)").await?;
+    client.batch_execute("CHECKPOINT").await?;
+    Ok(())
+}
+
+async fn connect(database_url: &str) -> Result<Client> {
     let (client, connection) = tokio_postgres::connect(database_url, NoTls)
         .await
         .context("cannot connect to the database")?;
     // When the connection fails, the next statement of the client returns the error.
-    let connection = tokio::spawn(connection);
-    create_on(&client, contestant).await?;
-    drop(client);
-    connection.await??;
+    tokio::spawn(connection);
+    Ok(client)
+}
+
+/// Makes this number of claims with idem.
+async fn claim(client: &Client, claims: u32) -> Result<()> {
+    for first in (0..claims).step_by(BATCH as usize) {
+        let batch = BATCH.min(claims - first);
+        client
+            .batch_execute(&format!(
+                "SELECT count(*) FROM unnest(idem_try_claim_uuid_batch(
+                     ARRAY(SELECT gen_random_uuid() FROM generate_series(1, {batch})),
+                     '{RETAINED}'))"
+            ))
+            .await?;
+    }
     Ok(())
 }
 
-async fn create_on(client: &Client, contestant: Contestant) -> Result<()> {
+/// Replaces the tables of a contestant. The times of the retained claims are those of a week.
+async fn create(client: &Client, contestant: Contestant, retained: u32) -> Result<()> {
     let schema = contestant.schema();
     client
         .batch_execute(&format!(
@@ -55,10 +94,18 @@ async fn create_on(client: &Client, contestant: Contestant) -> Result<()> {
         client.batch_execute(&statement).await?;
     }
     if contestant == Contestant::ByHand {
-        for statement in inbox::STATEMENTS {
+        client.batch_execute(inbox::TABLE).await?;
+        client
+            .batch_execute(&format!(
+                "INSERT INTO inbox
+                 SELECT gen_random_uuid()::text, '{RETAINED}',
+                        now() - interval '7 days' * ({retained} - n) / {retained}
+                   FROM generate_series(1, {retained}) n"
+            ))
+            .await?;
+        for statement in inbox::INDEXES.into_iter().chain([OUTBOX]) {
             client.batch_execute(statement).await?;
         }
-        client.batch_execute(OUTBOX).await?;
     }
     Ok(())
 }
@@ -73,7 +120,7 @@ pub struct Written {
 
 impl Written {
     /// Returns the rows that a contestant must have written after `messages` messages.
-    pub fn expected(contestant: Contestant, messages: u64) -> Result<Self> {
+    pub fn expected(contestant: Contestant, messages: u64, outgoing: bool) -> Result<Self> {
         let messages = i64::try_from(messages)?;
         let protected = match contestant {
             Contestant::BusinessAlone => 0,
@@ -82,7 +129,7 @@ impl Written {
         Ok(Self {
             updates: messages,
             claims: protected,
-            outgoing: protected,
+            outgoing: if outgoing { protected } else { 0 },
         })
     }
 
