@@ -1,24 +1,17 @@
 //! Clients in a closed loop: each client runs one transaction after the other, on the connections
 //! of a pool.
 
-use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use deadpool_postgres::{Hook, HookError, Manager, ManagerConfig, Pool, RecyclingMethod};
 use rand::{RngExt as _, SeedableRng as _, rngs::SmallRng};
 use tokio::task::JoinSet;
-use tokio_postgres::{Client, NoTls, Statement};
+use tokio_postgres::NoTls;
 
-use super::server::{ACCOUNTS, BUSINESS};
+use super::server::ACCOUNTS;
 use crate::search_path;
-
-tokio::task_local! {
-    /// The prepared business update of the connection that the client has checked out. The
-    /// transaction of a handler does not show the statements of its connection.
-    static UPDATE: RefCell<Option<Statement>>;
-}
 
 /// A load: the number of clients, and the time for which they run.
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +48,7 @@ impl Clients {
         for _ in 0..self.count {
             let (pool, process) = (pool.clone(), process.clone());
             let mut dice = SmallRng::seed_from_u64(SEED.fetch_add(1, Ordering::Relaxed));
-            tasks.spawn(UPDATE.scope(RefCell::default(), async move {
+            tasks.spawn(async move {
                 let mut messages = 0_u64;
                 while Instant::now() < end {
                     let account = dice.random_range(0..ACCOUNTS.cast_signed());
@@ -63,7 +56,7 @@ impl Clients {
                     messages += 1;
                 }
                 anyhow::Ok(messages)
-            }));
+            });
         }
         let mut messages = 0;
         while let Some(done) = tasks.join_next().await {
@@ -99,15 +92,6 @@ pub async fn open_pool(
                 put.map_err(HookError::Backend)
             })
         }))
-        .post_recycle(Hook::async_fn(|client, _| {
-            Box::pin(async move {
-                let update = client.prepare_cached(BUSINESS).await;
-                let update = update.map_err(HookError::Backend)?;
-                // Outside of a load there is no client to keep it.
-                let _ = UPDATE.try_with(|current| current.replace(Some(update)));
-                Ok(())
-            })
-        }))
         .build()?;
     let mut open = Vec::new();
     for _ in 0..connections {
@@ -115,11 +99,4 @@ pub async fn open_pool(
     }
     drop(open);
     Ok(pool)
-}
-
-/// Executes the business update, prepared, on the connection that this client has checked out.
-pub async fn update(client: &Client, account: i32) -> Result<u64> {
-    let update = UPDATE.with(|update| update.borrow().clone());
-    let update = update.context("the client has no connection")?;
-    Ok(client.execute(&update, &[&account]).await?)
 }

@@ -12,7 +12,6 @@ use idem_cluster::Install;
 use idem_runtime::{Consumer, Delivery, Message, Settlement, Source as _, Tx, consumer::Batches};
 use tokio::sync::{Mutex, Notify};
 use tokio::task::JoinSet;
-use tokio_postgres::types::Type;
 
 use super::lines::{self, AnySource, Broker};
 use super::{CONNECTIONS, pool, runtime};
@@ -101,8 +100,8 @@ async fn protected(pool: &Pool, source: AnySource, line: &str, count: u32) -> Re
         .handle(line, move |tx: Tx, message: Message| {
             let (handled, done) = (Arc::clone(&handled), Arc::clone(&done));
             async move {
-                tx.execute_typed(BUSINESS, &[(&account_of(&message)?, Type::INT4)])
-                    .await?;
+                let update = tx.prepare_cached(BUSINESS).await?;
+                tx.execute(&update, &[&account_of(&message)?]).await?;
                 if handled.fetch_add(1, Ordering::Relaxed) + 1 == count {
                     done.notify_one();
                 }
@@ -138,9 +137,9 @@ async fn unprotected(pool: &Pool, source: AnySource, count: u32) -> Result<f64> 
                     .iter()
                     .map(|delivery| delivery.message().clone())
                     .collect();
+                let update = tx.prepare_cached(BUSINESS).await?;
                 for message in &messages {
-                    tx.execute_typed(BUSINESS, &[(&account_of(message)?, Type::INT4)])
-                        .await?;
+                    tx.execute(&update, &[&account_of(message)?]).await?;
                 }
                 tx.commit().await?;
                 let settled = batch

@@ -6,14 +6,14 @@ use idem_client::{Destination, Effect};
 use idem_runtime::{Idem, Message, Processed};
 use serde::Deserialize;
 use serde_json::Value;
-use tokio_postgres::{Client, types::Json};
+use tokio_postgres::{Client, Statement, types::Json};
 use uuid::Uuid;
 
 use super::config::{Config, Flaw};
 use super::steps::{Step, Steps, Watch};
 use super::{Contestant, tables};
-use crate::clients;
 use crate::load::EFFECTS;
+use crate::server::BUSINESS;
 use crate::side::Side;
 
 /// The outgoing message of each processed message.
@@ -102,7 +102,8 @@ impl Handler {
     async fn alone(&self, pool: &Pool, account: i32, watch: &Watch) -> Result<()> {
         let mut connection = pool.get().await?;
         let tx = connection.transaction().await?;
-        self.update(tx.client(), account, watch).await?;
+        let update = tx.prepare_cached(BUSINESS).await?;
+        self.update(tx.client(), &update, account, watch).await?;
         tx.commit().await?;
         Ok(())
     }
@@ -116,7 +117,8 @@ impl Handler {
         let claim = tx.prepare_cached(Side::HandWritten.claim_sql()).await?;
         let claimed = tx.execute(&claim, &[&id, &self.destination()]).await?;
         ensure!(claimed == 1, "the new message {id} is a duplicate");
-        self.update(tx.client(), account, watch).await?;
+        let update = tx.prepare_cached(BUSINESS).await?;
+        self.update(tx.client(), &update, account, watch).await?;
         if !self.effects.is_empty() {
             let insert = tx.prepare_cached(tables::INSERT_OUTBOX).await?;
             let Event {
@@ -139,7 +141,8 @@ impl Handler {
         let processed = self
             .idem
             .process(pool, &message, |tx, _| async move {
-                self.update(&tx, account, watch).await?;
+                let update = tx.prepare_cached(BUSINESS).await?;
+                self.update(&tx, &update, account, watch).await?;
                 Ok(self.effects.clone())
             })
             .await?;
@@ -148,10 +151,16 @@ impl Handler {
     }
 
     /// Executes the business update, unless the flaw is that it is skipped.
-    async fn update(&self, client: &Client, account: i32, watch: &Watch) -> Result<()> {
+    async fn update(
+        &self,
+        client: &Client,
+        update: &Statement,
+        account: i32,
+        watch: &Watch,
+    ) -> Result<()> {
         watch.lap(Step::Claim);
         if self.flaw != Some(Flaw::SkippedUpdate(self.contestant)) {
-            clients::update(client, account).await?;
+            client.execute(update, &[&account]).await?;
         }
         watch.lap(Step::Update);
         Ok(())

@@ -397,16 +397,9 @@ impl Session {
         destination: &Destination,
         effects: &[(&MessageId, &[Effect])],
     ) -> Result<Vec<Vec<Uuid>>, Error> {
-        let lists = in_calls(effects);
-        let lists: Vec<(Vec<String>, Json<Vec<&[Effect]>>)> = lists
-            .into_iter()
-            .map(|list| {
-                let (ids, effects) = list.into_iter().unzip();
-                (ids, Json(effects))
-            })
-            .collect();
-        let mut records = Vec::with_capacity(lists.len());
-        for (ids, effects) in &lists {
+        let calls = in_calls(effects);
+        let mut records = Vec::with_capacity(calls.len());
+        for ToRecord { ids, effects } in &calls {
             let parameters = [
                 (ids as _, Type::TEXT_ARRAY),
                 destination.parameter(),
@@ -634,23 +627,30 @@ fn last_column(answers: &[SimpleQueryMessage]) -> Option<&str> {
     row.get(row.len().checked_sub(1)?)
 }
 
-/// A message id as text, and the effects of the message.
-type ToRecord<'e> = (String, &'e [Effect]);
+/// The arguments of one function call that records effects.
+#[derive(Default)]
+struct ToRecord<'e> {
+    ids: Vec<String>,
+    /// The effects of each message.
+    effects: Json<Vec<&'e [Effect]>>,
+}
 
 /// Returns the messages that have effects, for each function call. One call records at most as many
 /// effects as the server accepts, and all effects of a message.
-fn in_calls<'e>(effects: &[(&MessageId, &'e [Effect])]) -> Vec<Vec<ToRecord<'e>>> {
-    let mut calls: Vec<Vec<ToRecord<'e>>> = Vec::new();
-    let mut room = 0;
+fn in_calls<'e>(effects: &[(&MessageId, &'e [Effect])]) -> Vec<ToRecord<'e>> {
+    let mut calls = Vec::new();
+    let (mut call, mut room) = (ToRecord::default(), EFFECTS_OF_A_CALL);
     for (id, effects) in effects.iter().filter(|(_, effects)| !effects.is_empty()) {
-        if calls.is_empty() || room < effects.len() {
-            calls.push(Vec::new());
+        if room < effects.len() && !call.ids.is_empty() {
+            calls.push(std::mem::take(&mut call));
             room = EFFECTS_OF_A_CALL;
         }
         room = room.saturating_sub(effects.len());
-        if let Some(call) = calls.last_mut() {
-            call.push((id.to_string(), effects));
-        }
+        call.ids.push(id.to_string());
+        call.effects.0.push(effects);
+    }
+    if !call.ids.is_empty() {
+        calls.push(call);
     }
     calls
 }

@@ -2,7 +2,7 @@
 
 use std::{ops::Deref, sync::Arc};
 
-use tokio_postgres::Client;
+use tokio_postgres::{Client, Statement};
 
 use crate::connection::Checkout;
 
@@ -41,6 +41,16 @@ pub struct Tx(Arc<Checkout>);
 impl Tx {
     pub(crate) fn on(checkout: &Arc<Checkout>) -> Self {
         Self(Arc::clone(checkout))
+    }
+
+    /// Prepares a statement once for each connection of the pool, and returns it.
+    ///
+    /// A statement that is sent as text is parsed and planned each time, which takes the server
+    /// longer than a short statement itself. Do not use prepared statements behind a pooler that
+    /// does not keep them: see
+    /// [`IdemBuilder::prepared_statements`](crate::process::IdemBuilder::prepared_statements).
+    pub async fn prepare_cached(&self, sql: &str) -> Result<Statement, tokio_postgres::Error> {
+        self.0.client().prepare_cached(sql).await
     }
 }
 
