@@ -47,9 +47,13 @@ export interface Beginning<F> {
 /** `default` is the default of the role or the database. */
 export type Isolation = "default" | "read committed" | "repeatable read" | "serializable";
 
-/** How a transaction ends: with ROLLBACK, or with this statement and COMMIT in one round trip. */
+/**
+ * How a transaction ends: with ROLLBACK, with a last statement and COMMIT in one round trip, or
+ * with COMMIT alone. The last statement fails in a transaction that must not be committed. COMMIT
+ * alone needs a transaction in which COMMIT is forbidden.
+ */
 export type Ending<T> =
-  | { readonly commit: false; readonly value: T }
+  | { readonly commit: boolean; readonly value: T }
   | { readonly commit: true; readonly last: Statement<T> };
 
 /** Begins and ends transactions on connections of a pool. */
@@ -57,7 +61,8 @@ export interface Transactor<C> {
   /**
    * Executes `work` in a transaction, and ends it as `work` returns. An error of `work` rolls back.
    * Returns the value of the ending or the result of its statement. Fails with a
-   * `CommitUnknownError` if the reply to COMMIT is missing.
+   * `CommitUnknownError` if the reply to COMMIT is missing. `work` is repeated once if COMMIT alone
+   * arrived without its mark.
    */
   transact<F, T>(
     beginning: Beginning<F>,
