@@ -3,10 +3,12 @@
 import { emitWarning } from "node:process";
 
 import { commitError, idemError, IdemError } from "../errors.js";
+import { isLost } from "../executors/prepared.js";
 import { allowCommit } from "../statements/commit.js";
-import type { Parameter, Row, Statement } from "../statements/statement.js";
+import type { Row, Statement } from "../statements/statement.js";
 import { checkMark, hasEndedTransaction, markError, MARK_TRANSACTION } from "./mark.js";
 import { markLost } from "./lost.js";
+import { executeAll } from "./pg-batch.js";
 import { FAILED, PgFence, type PgClient } from "./pg-fence.js";
 import { beginText, type Beginning, type Ending, type Isolation } from "./pool.js";
 import type { Transactor } from "./pool.js";
@@ -124,13 +126,20 @@ function connect<C extends PgClient>(pool: PgPool<C>): Promise<C> {
 }
 
 /**
- * BEGIN and the first statement are one simple query: they share a round trip, and the statement is
- * not executed if BEGIN fails.
+ * BEGIN and the first statement share a round trip. The statement is not executed if BEGIN fails.
+ * Nothing was done when a prepared statement is lost here, so the transaction begins again.
  */
 async function beginWith<F>(client: PgClient, beginning: Beginning<F>): Promise<F> {
-  const text = `${beginText(beginning.isolation)}; ${withLiterals(beginning.first, client)}`;
-  const results = await client.query(text).catch(rethrow);
-  return beginning.first.decode(Array.isArray(results) ? (results.at(-1)?.rows ?? []) : []);
+  const begin = { text: beginText(beginning.isolation) };
+  const send = () => executeAll(client, [begin, beginning.first]);
+  const [, rows = []] = await send()
+    .catch(async (error: unknown) => {
+      if (!isLost(error)) throw error;
+      await rollback(client);
+      return send();
+    })
+    .catch(rethrow);
+  return beginning.first.decode(rows);
 }
 
 /**
@@ -138,12 +147,12 @@ async function beginWith<F>(client: PgClient, beginning: Beginning<F>): Promise<
  * the statement fails, which it does in a failed transaction.
  */
 async function commit(client: PgClient, last: Statement<unknown>): Promise<Row[]> {
-  const replies = await client
-    .query(`${withLiterals(last, client)}; COMMIT`)
-    .catch((error: unknown) => {
+  const [rows = []] = await executeAll(client, [last, { text: "COMMIT" }]).catch(
+    (error: unknown) => {
       throw commitError(error);
-    });
-  return (Array.isArray(replies) ? replies : [replies])[0]?.rows ?? [];
+    },
+  );
+  return rows;
 }
 
 /** Commits a transaction in which COMMIT is forbidden. */
@@ -180,19 +189,6 @@ function withFailure(error: unknown, cause: unknown): unknown {
 
 async function rollback(client: PgClient): Promise<void> {
   await client.query("ROLLBACK");
-}
-
-/** Returns the text of a statement with its parameters as literals. */
-function withLiterals(statement: Statement<unknown>, client: PgClient): string {
-  return statement.text.replace(/\$(\d+)/g, (_, number: string) =>
-    literal(statement.values[Number(number) - 1] ?? null, client),
-  );
-}
-
-function literal(value: Parameter, client: PgClient): string {
-  if (value === null) return "NULL";
-  if (typeof value === "string") return client.escapeLiteral(value);
-  return client.escapeLiteral(`\\x${Buffer.from(value).toString("hex")}`);
 }
 
 function rethrow(error: unknown): never {
