@@ -72,7 +72,6 @@ export class PgTransactor<C extends PgClient> implements Transactor<C> {
   }
 
   async savepoint(client: C, part: (client: C) => Promise<boolean>): Promise<void> {
-    await client.query(`SAVEPOINT ${SAVEPOINT}`).catch(rethrow);
     const end = (await part(client)) ? "RELEASE" : "ROLLBACK TO";
     await client.query(`${end} SAVEPOINT ${SAVEPOINT}`).catch(rethrow);
   }
@@ -126,12 +125,13 @@ function connect<C extends PgClient>(pool: PgPool<C>): Promise<C> {
 }
 
 /**
- * BEGIN and the first statement share a round trip. The statement is not executed if BEGIN fails.
+ * BEGIN, the first statement and SAVEPOINT share a round trip. After an error the rest is skipped.
  * Nothing was done when a prepared statement is lost here, so the transaction begins again.
  */
 async function beginWith<F>(client: PgClient, beginning: Beginning<F>): Promise<F> {
-  const begin = { text: beginText(beginning.isolation) };
-  const send = () => executeAll(client, [begin, beginning.first]);
+  const parts = [{ text: beginText(beginning.isolation) }, beginning.first];
+  if (beginning.hasSavepoint === true) parts.push({ text: `SAVEPOINT ${SAVEPOINT}` });
+  const send = () => executeAll(client, parts);
   const [, rows = []] = await send()
     .catch(async (error: unknown) => {
       if (!isLost(error)) throw error;

@@ -42,6 +42,8 @@ export interface Beginning<F> {
   /** Returns from `BEGIN` with the result of this statement. */
   readonly first: Statement<F>;
   readonly isolation: Isolation;
+  /** Whether `savepoint` is called once. */
+  readonly hasSavepoint?: boolean;
 }
 
 /** `default` is the default of the role or the database. */
@@ -75,7 +77,8 @@ export interface Transactor<C> {
   run<T>(work: (client: C) => Promise<T>, isolation?: Isolation): Promise<T>;
   /**
    * Executes a part of the work in a savepoint. Its writes are undone if it returns false, also
-   * after a statement that failed. Fails if the part has ended the transaction.
+   * after a statement that failed. Fails if the part has ended the transaction. The beginning of
+   * the transaction must announce it with `hasSavepoint`.
    */
   savepoint(client: C, part: (client: C) => Promise<boolean>): Promise<void>;
   /** Returns the fence of a part of the work, which must end before the transaction does. */
