@@ -1,15 +1,18 @@
 // Compares a message that is processed with the package with the same SQL written by hand. Prints
 // the median time of a message, and its ratio to "by hand". PGHOST, PGPORT, PGUSER and PGDATABASE
-// define a database with the extension. Run it after `npm run build`.
+// define a database with the extension. Run it after `npm run build`: overhead.mjs [messages].
 
-import { randomUUID } from "node:crypto";
+import { Buffer } from "node:buffer";
+import { createHash, randomUUID } from "node:crypto";
 
+import { Hono } from "hono";
 import pg from "pg";
 import postgres from "postgres";
 
 import { idem, process as processMessage } from "idem-pg";
+import { honoIdempotency, Scope } from "idem-pg/http";
 
-const MESSAGES = 4000;
+const MESSAGES = Number(process.argv[2] ?? 4000);
 const WARM_UP = 200;
 const destination = `overhead-${randomUUID()}`;
 const effect = { topic: "receipts", payload: { paid: 1 } };
@@ -34,22 +37,69 @@ async function inTransaction(work) {
   client.release();
 }
 
-const claimText = "SELECT idem_try_claim($1, $2) AS mine";
-const recordText = "SELECT idem_record_effects($1, $2, $3) AS ids";
+// All ways prepare their statements.
+const claim = { name: "claim", text: "SELECT idem_try_claim($1, $2) AS mine" };
+const record = { name: "record", text: "SELECT idem_record_effects($1, $2, $3) AS ids" };
+const claimAndForbid = {
+  name: "claim_and_forbid",
+  text: "SELECT idem_try_claim($1, $2), idem_forbid_commit()",
+};
+const claimRequest = {
+  name: "claim_request",
+  text: "SELECT outcome, idem_forbid_commit() FROM idem_claim($1, $2, false, $3)",
+};
+const recordRequest = {
+  name: "record_request",
+  text: `SELECT idem_finish_call($1, $2, 'http-response', $4::text::json), idem_allow_commit()
+    FROM idem_begin_call($1, $2, 'http-response', $3)`,
+};
+
+const app = new Hono();
+const once = honoIdempotency(pool, { destination, scope: Scope.singleTenant() });
+app.post("/idem", once, async (c) => {
+  await once.of(c).client.query(update());
+  return c.json({ paid: (await c.req.json()).cents }, 201);
+});
+app.post("/by-hand", async (c) => {
+  const key = c.req.header("idempotency-key");
+  const body = await c.req.text();
+  const fingerprint = createHash("sha256").update(body).digest();
+  const response = JSON.stringify({ paid: JSON.parse(body).cents });
+  await inTransaction(async (client) => {
+    await client.query({ ...claimRequest, values: [key, destination, fingerprint] });
+    await client.query("SAVEPOINT s");
+    await client.query(update());
+    await client.query("RELEASE SAVEPOINT s");
+    const base64 = Buffer.from(response).toString("base64");
+    const request = JSON.stringify({ fingerprint: fingerprint.toString("hex") });
+    const recorded = { ...JSON.parse(request), status: 201, headers: [], body_base64: base64 };
+    const values = [key, destination, request, JSON.stringify(recorded)];
+    await client.query({ ...recordRequest, values });
+  });
+  return c.body(response, 201, { "content-type": "application/json" });
+});
+
+async function post(path, id) {
+  const headers = { "idempotency-key": id, "content-type": "application/json" };
+  const response = await app.request(path, { method: "POST", headers, body: '{"cents":100}' });
+  if (response.status !== 201) throw new Error(await response.text());
+  await response.text();
+}
+
 const variants = {
   "pg": {
     "by hand": (id) =>
       inTransaction(async (client) => {
-        await client.query(claimText, [id, destination]);
+        await client.query({ ...claim, values: [id, destination] });
         await client.query(update());
-        await client.query(recordText, [id, destination, effects]);
+        await client.query({ ...record, values: [id, destination, effects] });
       }),
     "by hand, COMMIT forbidden": async (id) => {
       const client = await pool.connect();
-      const literals = `${client.escapeLiteral(id)}, ${client.escapeLiteral(destination)}`;
-      await client.query(`BEGIN; SELECT idem_try_claim(${literals}), idem_forbid_commit()`);
+      await client.query("BEGIN");
+      await client.query({ ...claimAndForbid, values: [id, destination] });
       await client.query(update());
-      await client.query(recordText, [id, destination, effects]);
+      await client.query({ ...record, values: [id, destination, effects] });
       await client.query("SELECT idem_allow_commit(); COMMIT");
       client.release();
     },
@@ -64,6 +114,10 @@ const variants = {
         await client.query(update());
         return effect;
       }),
+  },
+  "HTTP over pg": {
+    "by hand": (id) => post("/by-hand", id),
+    "idem": (id) => post("/idem", id),
   },
   "postgres.js": {
     "by hand": (id) =>

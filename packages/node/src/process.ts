@@ -58,8 +58,9 @@ export type Handler<C> = (client: C) => Promise<Effects | undefined> | Promise<v
  * ```
  *
  * An error of the handler rolls back and is thrown as it is. The error of a statement rolls back
- * also if the handler has ignored it. If the reply to COMMIT is missing,
- * this function fails with a `CommitUnknownError`.
+ * also if the handler has ignored it. If the reply to COMMIT is missing, this function fails with a
+ * `CommitUnknownError`. Behind a pooler that removes comments from statements, the first
+ * transaction without effects is rolled back and repeated.
  *
  * @param pool a `Pool` of node-postgres or the `sql` of postgres.js.
  */
@@ -108,6 +109,7 @@ async function work<C>(
   signal?.throwIfAborted();
   const effects = (await handler(client)) ?? [];
   signal?.throwIfAborted();
+  if (Array.isArray(effects) && effects.length === 0) return { commit: true, value: processed([]) };
   const last = recordAndAllowCommit(message.id, message.destination, effects);
   return { commit: true, last: { ...last, decode: (rows) => processed(last.decode(rows)) } };
 }

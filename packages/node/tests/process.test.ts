@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { randomUUID } from "node:crypto";
 import { EventEmitter, once } from "node:events";
 import { createServer, type AddressInfo } from "node:net";
-import { describe, test } from "node:test";
+import { after, describe, test } from "node:test";
 
 import pg from "pg";
 
@@ -17,6 +17,11 @@ import { connectToServer, startProxy } from "./proxy.js";
 import { isClaimed, query } from "./server.js";
 
 await query("CREATE TABLE IF NOT EXISTS work (destination text, note text)");
+
+/** A role that cannot execute the functions of idem. */
+const stranger = `test_${randomUUID().replaceAll("-", "")}`;
+await query(`CREATE ROLE ${stranger}`);
+after(() => query(`DROP ROLE ${stranger}`));
 
 const WORK = "INSERT INTO work VALUES ($1, $2)";
 
@@ -200,6 +205,28 @@ for (const [name, open] of Object.entries(POOLS)) {
       await assert.rejects(failed, { name: "IdemError", sqlstate: "25P01" });
       assert.equal(await isClaimed("m-6", destination), false);
     });
+
+    const breaks = {
+      "COMMIT": "COMMIT",
+      "ROLLBACK": "ROLLBACK",
+      "ROLLBACK and BEGIN": "ROLLBACK; BEGIN",
+      "a statement that fails": "SELECT 1/0",
+      "SET ROLE": `SET LOCAL ROLE ${stranger}`,
+    };
+    for (const [what, statement] of Object.entries(breaks)) {
+      test(`handler that ignores ${what} commits nothing`, async () => {
+        for (const effects of [[], [{ topic: "receipts", payload: 1 }]]) {
+          const failed = process(pool, { id: "m-16", destination }, async (client) => {
+            await execute(client, WORK, [destination, what]);
+            await execute(client, statement).catch(() => undefined);
+            return effects;
+          });
+          await assert.rejects(failed, { name: "IdemError" });
+          assert.equal(await isClaimed("m-16", destination), false);
+          assert.equal(await written(destination, what), 0);
+        }
+      });
+    }
 
     test("handler that rolls back records no effect", async () => {
       for (const statement of ["ROLLBACK", "ROLLBACK AND CHAIN", "SELECT 1; ROLLBACK"]) {

@@ -1,4 +1,4 @@
-/** A proxy in front of the server that loses the reply to a COMMIT. */
+/** A proxy in front of the server that loses the reply to a COMMIT, or removes comments. */
 
 import { once } from "node:events";
 import { connect, createServer, type AddressInfo, type Socket } from "node:net";
@@ -10,6 +10,8 @@ export interface Proxy {
   readonly settings: Settings;
   /** Closes the next connection that sends COMMIT, after the server has replied to it. */
   loseNextCommit(): void;
+  /** From now on the server gets spaces instead of this text. */
+  remove(text: string): void;
   /** The number of commits whose reply was lost. */
   lost(): number;
   close(): Promise<void>;
@@ -19,6 +21,7 @@ export async function startProxy(): Promise<Proxy> {
   const sockets = new Set<Socket>();
   let armed = false;
   let lost = 0;
+  let removed: string | undefined;
   const server = createServer((client) => {
     const upstream = connectToServer();
     for (const socket of [client, upstream]) {
@@ -30,7 +33,10 @@ export async function startProxy(): Promise<Proxy> {
         upstream.destroy();
       });
     }
-    client.on("data", (data) => upstream.write(data));
+    client.on("data", (data) => {
+      if (removed === undefined) upstream.write(data);
+      else upstream.write(without(removed, data));
+    });
     upstream.on("data", (data) => {
       // The command tag of the reply. A client may send COMMIT as a prepared statement.
       if (armed && data.toString("latin1").includes("COMMIT\0")) {
@@ -49,6 +55,9 @@ export async function startProxy(): Promise<Proxy> {
     loseNextCommit: () => {
       armed = true;
     },
+    remove: (text) => {
+      removed = text;
+    },
     lost: () => lost,
     async close() {
       for (const socket of sockets) socket.destroy();
@@ -56,6 +65,11 @@ export async function startProxy(): Promise<Proxy> {
       await once(server, "close");
     },
   };
+}
+
+function without(text: string, data: Buffer): Buffer {
+  const kept = data.toString("latin1").replaceAll(text, " ".repeat(text.length));
+  return Buffer.from(kept, "latin1");
 }
 
 /** Connects to the server of the tests. */

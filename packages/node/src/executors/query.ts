@@ -2,6 +2,7 @@
 
 import type { Row } from "../statements/statement.js";
 import { hasMethods, member, type Library } from "./execute.js";
+import { canPrepare, isLost, nameOf, preparedError } from "./prepared.js";
 
 /** The connection of a transaction, as node-postgres has it: a `Client` or a `PoolClient`. */
 export type QueryExecutor = Connection & (Connected | PoolClient | Client);
@@ -45,5 +46,26 @@ export const query: Library<QueryExecutor> = {
     (typeof member(candidate, "totalCount") === "number" ||
       typeof member(candidate, "idleCount") === "number" ||
       !(hasMethods(candidate, "release") || hasMethods(candidate, "getTypeParser"))),
-  execute: async (on, text, values) => (await on.query(text, values)).rows as Row[],
+  execute: async (on, text, values) => (await execute(on, text, values)).rows as Row[],
 };
+
+interface Config {
+  readonly name: string;
+  readonly text: string;
+  readonly values: unknown[];
+}
+
+async function execute(on: QueryExecutor, text: string, values: unknown[]) {
+  if (!canPrepare(on)) return on.query(text, values);
+  const query = on.query.bind(on) as unknown as (config: Config) => ReturnType<typeof on.query>;
+  try {
+    return await query({ name: nameOf(text), text, values });
+  } catch (error) {
+    const failed = preparedError(on, error);
+    if (!isLost(error)) throw failed;
+    // Outside of a transaction the statement can be repeated. A transaction has failed.
+    return on.query(text, values).catch(() => {
+      throw failed;
+    });
+  }
+}

@@ -64,7 +64,7 @@ export class TransactionAttempt<C extends Client> {
     const { id, destination, fingerprint } = this.identity;
     const first = claimAndForbidCommit(id, destination, { wait: false, fingerprint });
     return this.transactor.transact<ClaimOutcome, Outcome>(
-      { first, isolation: "default" },
+      { first, isolation: "default", hasSavepoint: true },
       async (client, claim) => {
         if (claim.outcome !== "claimed") return { commit: false, value: claim.outcome };
         return this.handled(client);

@@ -9,11 +9,15 @@
 import { serverError } from "../driver-error.js";
 import { IdemError } from "../errors.js";
 import type { Row } from "../statements/statement.js";
+import type { Batch } from "./pg-batch.js";
 import type { Fence } from "./pool.js";
 
 /** What this package needs of a `PoolClient`. */
 export interface PgClient {
-  query(text: string, values?: unknown[]): Promise<PgResult | PgResult[]>;
+  query(text: string): Promise<PgResult | PgResult[]>;
+  query(batch: Batch): unknown;
+  /** Whether queries are sent before earlier ones have their results. */
+  readonly pipeline?: boolean;
   release(error?: Error | boolean): void;
   escapeLiteral(text: string): string;
   on(event: "error", listener: (error: Error) => void): unknown;
@@ -21,7 +25,6 @@ export interface PgClient {
 }
 
 interface PgResult {
-  readonly command: string;
   readonly rows: Row[];
 }
 

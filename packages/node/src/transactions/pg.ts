@@ -1,9 +1,14 @@
 /** Transactions of node-postgres. */
 
+import { emitWarning } from "node:process";
+
 import { commitError, idemError, IdemError } from "../errors.js";
-import type { Parameter, Row, Statement } from "../statements/statement.js";
-import { checkMark, markError, MARK_TRANSACTION } from "./mark.js";
+import { isLost } from "../executors/prepared.js";
+import { allowCommit } from "../statements/commit.js";
+import type { Row, Statement } from "../statements/statement.js";
+import { checkMark, hasEndedTransaction, markError, MARK_TRANSACTION } from "./mark.js";
 import { markLost } from "./lost.js";
+import { executeAll } from "./pg-batch.js";
 import { FAILED, PgFence, type PgClient } from "./pg-fence.js";
 import { beginText, type Beginning, type Ending, type Isolation } from "./pool.js";
 import type { Transactor } from "./pool.js";
@@ -12,6 +17,15 @@ import type { Transactor } from "./pool.js";
 export interface PgPool<C extends PgClient> {
   connect(callback: (error: Error | undefined, client: C | undefined) => void): unknown;
 }
+
+/** Commits a transaction in which COMMIT is forbidden: the server reads the comment. */
+const MARKED_COMMIT = "COMMIT /* idem */";
+
+/** Whether a COMMIT of this process has arrived without its comment. */
+let isMarkRemoved = false;
+
+/** The transaction was rolled back, because its COMMIT arrived without its comment. */
+class MarkRemovedError extends IdemError {}
 
 /** A part of the work that has ended the transaction has also ended its savepoint. */
 const SAVEPOINT = "idem_pg";
@@ -27,14 +41,22 @@ export class PgTransactor<C extends PgClient> implements Transactor<C> {
     beginning: Beginning<F>,
     work: (client: C, first: F) => Promise<Ending<T>>,
   ): Promise<T> {
-    return this.#on(async (client, fence) => {
+    const attempt = () => this.#on<T>(async (client, fence) => {
       const first = await beginWith(client, beginning);
       const ending = await work(fence.around(client), first);
       fence.close();
-      if (ending.commit) return ending.last.decode(await commit(client, ending.last));
+      if ("last" in ending) return ending.last.decode(await commit(client, ending.last));
+      if (ending.commit) {
+        await commitAlone(client);
+        return ending.value;
+      }
       // A connection that is lost now has nothing to commit. The pool removes it.
       await rollback(client).catch(ignore);
       return ending.value;
+    });
+    return attempt().catch((error: unknown) => {
+      if (error instanceof MarkRemovedError) return attempt();
+      throw error;
     });
   }
 
@@ -50,7 +72,6 @@ export class PgTransactor<C extends PgClient> implements Transactor<C> {
   }
 
   async savepoint(client: C, part: (client: C) => Promise<boolean>): Promise<void> {
-    await client.query(`SAVEPOINT ${SAVEPOINT}`).catch(rethrow);
     const end = (await part(client)) ? "RELEASE" : "ROLLBACK TO";
     await client.query(`${end} SAVEPOINT ${SAVEPOINT}`).catch(rethrow);
   }
@@ -104,30 +125,57 @@ function connect<C extends PgClient>(pool: PgPool<C>): Promise<C> {
 }
 
 /**
- * BEGIN and the first statement are one simple query: they share a round trip, and the statement is
- * not executed if BEGIN fails.
+ * BEGIN, the first statement and SAVEPOINT share a round trip. After an error the rest is skipped.
+ * Nothing was done when a prepared statement is lost here, so the transaction begins again.
  */
 async function beginWith<F>(client: PgClient, beginning: Beginning<F>): Promise<F> {
-  const text = `${beginText(beginning.isolation)}; ${withLiterals(beginning.first, client)}`;
-  const results = await client.query(text).catch(rethrow);
-  return beginning.first.decode(Array.isArray(results) ? (results.at(-1)?.rows ?? []) : []);
+  const parts = [{ text: beginText(beginning.isolation) }, beginning.first];
+  if (beginning.hasSavepoint === true) parts.push({ text: `SAVEPOINT ${SAVEPOINT}` });
+  const send = () => executeAll(client, parts);
+  const [, rows = []] = await send()
+    .catch(async (error: unknown) => {
+      if (!isLost(error)) throw error;
+      await rollback(client);
+      return send();
+    })
+    .catch(rethrow);
+  return beginning.first.decode(rows);
 }
 
 /**
  * Executes a statement and COMMIT, and returns the rows of the statement. COMMIT is not executed if
- * the statement fails. A COMMIT of a failed transaction rolls back, and reports this by its command
- * tag only.
+ * the statement fails, which it does in a failed transaction.
  */
 async function commit(client: PgClient, last: Statement<unknown>): Promise<Row[]> {
-  const text = `${withLiterals(last, client)}; COMMIT`;
-  const replies = await client.query(text).catch((error: unknown) => {
-    throw commitError(error);
+  const [rows = []] = await executeAll(client, [last, { text: "COMMIT" }]).catch(
+    (error: unknown) => {
+      throw commitError(error);
+    },
+  );
+  return rows;
+}
+
+/** Commits a transaction in which COMMIT is forbidden. */
+async function commitAlone(client: PgClient): Promise<void> {
+  const isMarked = !isMarkRemoved;
+  const text = isMarked ? MARKED_COMMIT : `${allowCommit(undefined).text}; COMMIT`;
+  await client.query(text).catch((error: unknown) => {
+    const failed = commitError(error);
+    if (failed.sqlstate === "25P01") throw hasEndedTransaction(error);
+    if (failed.sqlstate === "2D000" && isMarked) throw markRemoved(failed);
+    throw failed;
   });
-  const results = Array.isArray(replies) ? replies : [replies];
-  if (results.at(-1)?.command === "COMMIT") return results[0]?.rows ?? [];
-  throw new IdemError("the transaction was rolled back, because one of its statements failed", {
-    sqlstate: FAILED,
-  });
+}
+
+function markRemoved({ message, sqlstate, hint, cause }: IdemError): MarkRemovedError {
+  if (!isMarkRemoved) {
+    emitWarning(
+      "idem-pg: a pooler or a proxy removes comments from statements, so COMMIT arrived without " +
+        "its mark: from now on this process executes idem_allow_commit() before each COMMIT",
+    );
+  }
+  isMarkRemoved = true;
+  return new MarkRemovedError(message, { sqlstate, hint, cause });
 }
 
 /** Names the statement that failed, whose error the work has ignored. */
@@ -141,19 +189,6 @@ function withFailure(error: unknown, cause: unknown): unknown {
 
 async function rollback(client: PgClient): Promise<void> {
   await client.query("ROLLBACK");
-}
-
-/** Returns the text of a statement with its parameters as literals. */
-function withLiterals(statement: Statement<unknown>, client: PgClient): string {
-  return statement.text.replace(/\$(\d+)/g, (_, number: string) =>
-    literal(statement.values[Number(number) - 1] ?? null, client),
-  );
-}
-
-function literal(value: Parameter, client: PgClient): string {
-  if (value === null) return "NULL";
-  if (typeof value === "string") return client.escapeLiteral(value);
-  return client.escapeLiteral(`\\x${Buffer.from(value).toString("hex")}`);
 }
 
 function rethrow(error: unknown): never {

@@ -42,14 +42,20 @@ export interface Beginning<F> {
   /** Returns from `BEGIN` with the result of this statement. */
   readonly first: Statement<F>;
   readonly isolation: Isolation;
+  /** Whether `savepoint` is called once. */
+  readonly hasSavepoint?: boolean;
 }
 
 /** `default` is the default of the role or the database. */
 export type Isolation = "default" | "read committed" | "repeatable read" | "serializable";
 
-/** How a transaction ends: with ROLLBACK, or with this statement and COMMIT in one round trip. */
+/**
+ * How a transaction ends: with ROLLBACK, with a last statement and COMMIT in one round trip, or
+ * with COMMIT alone. The last statement fails in a transaction that must not be committed. COMMIT
+ * alone needs a transaction in which COMMIT is forbidden.
+ */
 export type Ending<T> =
-  | { readonly commit: false; readonly value: T }
+  | { readonly commit: boolean; readonly value: T }
   | { readonly commit: true; readonly last: Statement<T> };
 
 /** Begins and ends transactions on connections of a pool. */
@@ -57,7 +63,8 @@ export interface Transactor<C> {
   /**
    * Executes `work` in a transaction, and ends it as `work` returns. An error of `work` rolls back.
    * Returns the value of the ending or the result of its statement. Fails with a
-   * `CommitUnknownError` if the reply to COMMIT is missing.
+   * `CommitUnknownError` if the reply to COMMIT is missing. `work` is repeated once if COMMIT alone
+   * arrived without its mark.
    */
   transact<F, T>(
     beginning: Beginning<F>,
@@ -70,7 +77,8 @@ export interface Transactor<C> {
   run<T>(work: (client: C) => Promise<T>, isolation?: Isolation): Promise<T>;
   /**
    * Executes a part of the work in a savepoint. Its writes are undone if it returns false, also
-   * after a statement that failed. Fails if the part has ended the transaction.
+   * after a statement that failed. Fails if the part has ended the transaction. The beginning of
+   * the transaction must announce it with `hasSavepoint`.
    */
   savepoint(client: C, part: (client: C) => Promise<boolean>): Promise<void>;
   /** Returns the fence of a part of the work, which must end before the transaction does. */

@@ -3,6 +3,7 @@
 import { serverError } from "../driver-error.js";
 import { commitError, idemError, IdemError } from "../errors.js";
 import { PREPARED } from "../executors/postgres.js";
+import { allowCommit } from "../statements/commit.js";
 import type { Row, Statement } from "../statements/statement.js";
 import { markLost } from "./lost.js";
 import { checkMark, markError, MARK_TRANSACTION } from "./mark.js";
@@ -46,7 +47,9 @@ export class PostgresTransactor<C extends PostgresClient> implements Transactor<
   ): Promise<T> {
     return this.#begin(beginning.isolation, async (client) => {
       const ending = await work(client, await execute(client, beginning.first));
-      return ending.commit ? committing(client, ending.last) : ending;
+      if ("last" in ending) return committing(client, ending.last);
+      // The COMMIT of postgres.js has no mark.
+      return ending.commit ? committing(client, allowCommit(ending.value)) : ending;
     });
   }
 

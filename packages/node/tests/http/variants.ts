@@ -21,9 +21,8 @@ type Parameters = ConstructorParameters<typeof TransactionAttempt<Client>>;
 class WithoutClaim extends TransactionAttempt<Client> {
   protected override transact() {
     const first = { text: "SELECT 1 AS c1", values: [], decode: () => undefined };
-    return this.transactor.transact({ first, isolation: "default" }, (client) =>
-      this.handled(client),
-    );
+    const beginning = { first, isolation: "default", hasSavepoint: true } as const;
+    return this.transactor.transact(beginning, (client) => this.handled(client));
   }
 
   protected override record() {

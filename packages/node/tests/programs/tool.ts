@@ -30,7 +30,9 @@ const prototype = pg.Client.prototype as unknown as { query: Query };
 const query = prototype.query;
 prototype.query = function (...parameters) {
   const last = STATEMENTS[point];
-  if (last !== undefined && String(parameters[0]).includes(last)) return stop();
+  const [first] = parameters as [string | { readonly text: string }];
+  const text = typeof first === "string" ? first : first.text;
+  if (last !== undefined && text.includes(last)) return stop();
   return query.apply(this, parameters);
 };
 
