@@ -38,9 +38,10 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
         ..Config::default()
     };
     table.note(format!(
-        "all statements are prepared; every message is new; {} retained claims in both inboxes; \
-         no protection: BEGIN, UPDATE, COMMIT; hand-written: INSERT ... ON CONFLICT DO NOTHING \
-         with a text key and an index on the time, UPDATE, with one effect INSERT INTO outbox",
+        "statements with parameters are prepared; every message is new; {} retained claims in both \
+         inboxes; no protection: BEGIN, UPDATE, COMMIT, three round trips; hand-written: BEGIN, \
+         INSERT ... ON CONFLICT DO NOTHING with a text key and an index on the time, UPDATE, with \
+         one effect INSERT INTO outbox, COMMIT, four or five round trips; idem: three",
         config.retained
     ));
     let mut settings = String::new();

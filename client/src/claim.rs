@@ -103,8 +103,8 @@ impl<'t> Claimed<'t> {
 /// message ids.
 const RECORD_EFFECTS: &str = "SELECT idem_record_effects($1, $2, $3)";
 
-/// Records the effects of several claims: an array of ids as text, destination and a JSON array that
-/// has an array of effects for each id. Returns the message ids of all effects.
+/// Records the effects of several claims: an array of ids as text, destination and a JSON array
+/// that has an array of effects for each id. Returns the message ids of all effects.
 pub const RECORD_EFFECTS_BATCH: &str = "SELECT idem_record_effects_batch($1, $2, $3)";
 
 pub(crate) async fn record_effects(

@@ -28,12 +28,10 @@ pub const ALLOW_COMMIT_COLUMN: &str = "idem_allow_commit()";
 
 /// The statement of [`ALLOW_COMMIT_COLUMN`]. The server skips the statements after it in the same
 /// simple query if it fails.
-pub const ALLOW_COMMIT: &str = "SELECT idem_allow_commit()";
+const ALLOW_COMMIT: &str = "SELECT idem_allow_commit()";
 
 /// Commits a guarded transaction. The server reads the comment.
 const MARKED_COMMIT: &str = "COMMIT /* idem */";
-/// The same without a comment.
-const ALLOWED_COMMIT: &str = "SELECT idem_allow_commit(); COMMIT";
 
 /// Whether a COMMIT of this process has arrived without its comment.
 static IS_COMMENT_REMOVED: AtomicBool = AtomicBool::new(false);
@@ -90,8 +88,7 @@ pub async fn pipeline_commit<T>(
         other => other,
     })?;
     commit.answer().await.map_err(|error| {
-        // The transaction is still open if COMMIT was cancelled.
-        rollback_without_wait(client);
+        roll_back_after(client, &error);
         Error::of_commit(error)
     })?;
     Ok(answers)
@@ -119,23 +116,28 @@ pub async fn commit_guarded<T>(
         return answers(sent).await;
     }
     let is_marked = !IS_COMMENT_REMOVED.load(Ordering::Relaxed);
-    let commit = match is_marked {
-        true => MARKED_COMMIT,
-        false => ALLOWED_COMMIT,
-    };
-    let commit = Pipelined::new(client.batch_execute(commit)).await;
+    let commit = Pipelined::new(async {
+        match is_marked {
+            true => (true, client.batch_execute(MARKED_COMMIT).await),
+            false => {
+                let (is_allowed, answers) = query_after_allow(client, "COMMIT").await;
+                (is_allowed, answers.map(drop))
+            }
+        }
+    });
+    let commit = commit.await;
     // Read the results concurrently: the connection stops when the first one is not read.
-    let (answers, committed) = join(answers(sent), commit.answer()).await;
+    let (answers, (is_allowed, committed)) = join(answers(sent), commit.answer()).await;
     let Err(error) = committed else {
         return answers;
     };
-    rollback_without_wait(client);
+    roll_back_after(client, &error);
     match error.code() {
         Some(&SqlState::NO_ACTIVE_SQL_TRANSACTION) => return Err(Error::TransactionEnded),
         Some(&SqlState::INVALID_TRANSACTION_STATE) if is_marked => {
             return Err(Error::SettingsChanged(error));
         }
-        Some(&SqlState::INVALID_TRANSACTION_TERMINATION) if is_marked => {
+        Some(&SqlState::INVALID_TRANSACTION_TERMINATION) if is_marked && is_of_guard(&error) => {
             note_removed_comment();
             return Err(Error::CommentRemoved(error));
         }
@@ -145,9 +147,15 @@ pub async fn commit_guarded<T>(
         // COMMIT reports only that the transaction has failed.
         Err(Error::Database(first)) => Error::of_last(first),
         Err(first) => first,
-        Ok(_) if is_marked => Error::of_commit(error),
+        Ok(_) if is_allowed => Error::of_commit(error),
         Ok(_) => Error::of_last(error),
     })
+}
+
+/// Returns whether the guard has rejected the COMMIT, and not a trigger that it has fired.
+fn is_of_guard(error: &tokio_postgres::Error) -> bool {
+    let answer = error.as_db_error();
+    answer.is_some_and(|answer| answer.message().starts_with("COMMIT is forbidden"))
 }
 
 fn note_removed_comment() {
@@ -159,9 +167,8 @@ fn note_removed_comment() {
     }
 }
 
-/// Allows COMMIT in a transaction in which it is forbidden, and executes `sql`, in one simple
-/// query. The errors of the first step are those of [`allow_commit`], and the server then skips
-/// `sql`.
+/// Allows COMMIT in a guarded transaction, and executes `sql`, in one simple query. The errors of
+/// the first step are those of [`ALLOW_COMMIT_COLUMN`], and the server then skips `sql`.
 pub async fn allow_and_query(client: &Client, sql: &str) -> Result<Vec<SimpleQueryMessage>, Error> {
     let (is_allowed, answers) = query_after_allow(client, sql).await;
     answers.map_err(|error| match is_allowed {
@@ -170,8 +177,8 @@ pub async fn allow_and_query(client: &Client, sql: &str) -> Result<Vec<SimpleQue
     })
 }
 
-/// Sends [`ALLOW_COMMIT`] and `sql` in one simple query: if COMMIT cannot be allowed, the server
-/// skips `sql`. Returns whether COMMIT was allowed, and the replies.
+/// Sends `SELECT idem_allow_commit()` and `sql` in one simple query: if COMMIT cannot be allowed,
+/// the server skips `sql`. Returns whether COMMIT was allowed, and the replies.
 async fn query_after_allow(
     client: &Client,
     sql: &str,
@@ -204,6 +211,24 @@ async fn answers<T>(requests: Vec<Pipelined<'_, Result<T, Error>>>) -> Result<Ve
         answers.push(request.answer().await?);
     }
     Ok(answers)
+}
+
+/// Sends ROLLBACK without waiting if the transaction can still be open after this error of COMMIT:
+/// the server has rejected the statement before it ended the transaction, for example because it
+/// was cancelled.
+pub fn roll_back_after(client: &Client, error: &tokio_postgres::Error) {
+    let is_open = [
+        SqlState::QUERY_CANCELED,
+        SqlState::INVALID_TRANSACTION_STATE,
+        SqlState::NO_ACTIVE_SQL_TRANSACTION,
+        SqlState::IN_FAILED_SQL_TRANSACTION,
+        SqlState::INVALID_TRANSACTION_TERMINATION,
+        SqlState::INSUFFICIENT_PRIVILEGE,
+        SqlState::UNDEFINED_FUNCTION,
+    ];
+    if error.code().is_some_and(|code| is_open.contains(code)) {
+        rollback_without_wait(client);
+    }
 }
 
 /// Sends ROLLBACK without waiting. A connection executes its requests in order.

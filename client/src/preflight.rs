@@ -11,16 +11,18 @@ use crate::{Error, Executor, Row};
 
 pub use crate::error::NotReady;
 
-/// The functions that the consumer runtime uses.
+/// The functions that the consumer runtime and the HTTP layer use.
 const OF_CONSUMERS: &[&str] = &[
     "idem_acquire",
     "idem_allow_commit",
+    "idem_begin_call",
     "idem_bury",
     "idem_claim",
     "idem_claim_in_block",
     "idem_complete",
     "idem_effects",
     "idem_extend",
+    "idem_finish_call",
     "idem_forbid_commit",
     "idem_is_claimed",
     "idem_next",
@@ -30,6 +32,8 @@ const OF_CONSUMERS: &[&str] = &[
     "idem_record_effects_batch",
     "idem_reject",
     "idem_release",
+    "idem_send",
+    "idem_send_bytes",
     "idem_try_claim",
     "idem_try_claim_batch",
     "idem_try_claim_uuid_batch",

@@ -39,8 +39,9 @@ enum Guard {
     On(Caller),
     /// The server executes a marked COMMIT.
     Committing,
-    /// The guarded transaction has failed. It is the transaction that is open now, unless that one
-    /// has not failed.
+    /// The guarded transaction has failed. It is open until its ROLLBACK. This stays until a later
+    /// transaction commits or fails as a whole, so that transaction can be reported as the failed
+    /// one if it fails behind a savepoint. Nothing is committed then either.
     Failed,
 }
 
@@ -110,7 +111,10 @@ pub fn forbid(function: pg_sys::Oid) -> Result<()> {
         unsafe { pg_sys::RegisterXactCallback(Some(on_event), std::ptr::null_mut()) };
         IS_WATCHING.set(true);
     }
-    GUARD.set(Guard::On(Caller::new(function)));
+    // Foreign code can call this too: the first caller counts.
+    if !matches!(GUARD.get(), Guard::On(_)) {
+        GUARD.set(Guard::On(Caller::new(function)));
+    }
     Ok(())
 }
 

@@ -4,7 +4,9 @@ use std::{future::Future, sync::Arc};
 
 use backon::Retryable;
 use deadpool_postgres::Pool;
-use idem_client::pipeline::{Pipelined, fire_and_forget, pipeline_commit, rollback_without_wait};
+use idem_client::pipeline::{
+    Pipelined, fire_and_forget, pipeline_commit, roll_back_after, rollback_without_wait,
+};
 use tokio_postgres::{Client, error::SqlState};
 
 use crate::{
@@ -115,8 +117,7 @@ impl ShortTransaction {
         let commit = self.client().batch_execute("COMMIT");
         within(STATEMENT, async {
             let committed = commit.await.map_err(|error| {
-                // The transaction is still open if COMMIT was cancelled.
-                rollback_without_wait(self.client());
+                roll_back_after(self.client(), &error);
                 idem_client::Error::of_commit(error)
             });
             Ok::<_, Error>(committed?)

@@ -109,7 +109,7 @@ impl Handler {
     }
 
     /// The transaction as an engineer would write it, without idem: claim, update, outgoing
-    /// message, in five prepared statements.
+    /// message. Each of these statements is prepared and waits for its reply.
     async fn by_hand(&self, pool: &Pool, account: i32, watch: &Watch) -> Result<()> {
         let id = Uuid::new_v4().to_string();
         let mut connection = pool.get().await?;

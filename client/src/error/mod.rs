@@ -57,7 +57,7 @@ pub enum Error {
     SettingsChanged(#[source] tokio_postgres::Error),
     /// A pooler or a proxy has removed the comment from the COMMIT of a guarded transaction, so the
     /// server has rejected it (2D000). Everything is rolled back. Run the transaction again: this
-    /// process now commits with [`idem_allow_commit`](crate::pipeline::ALLOW_COMMIT).
+    /// process now commits with [`idem_allow_commit`](crate::pipeline::ALLOW_COMMIT_COLUMN).
     #[error("a pooler has removed the comment from COMMIT: {}", describe(.0))]
     CommentRemoved(#[source] tokio_postgres::Error),
     /// The database lacks something that a consumer or a relay needs: see
@@ -128,7 +128,7 @@ impl Error {
         }
     }
 
-    /// Classifies the error of [`ALLOW_COMMIT`](crate::pipeline::ALLOW_COMMIT), or of the end of a
+    /// Classifies the error of [`ALLOW_COMMIT_COLUMN`](crate::pipeline::ALLOW_COMMIT_COLUMN), or of the end of a
     /// savepoint before it: 25P01 is [`Error::TransactionEnded`], and 42501 and 42883 are
     /// [`Error::SettingsChanged`].
     ///

@@ -25,11 +25,16 @@ pub fn record(claimed: &Claimed, effects: &[EffectSpec]) -> Result<Vec<Uuid>> {
 
 /// Records the effects of several messages, which are `count` effects. Returns their message ids.
 pub fn record_each<'a>(
-    messages: impl Iterator<Item = Result<(Claimed<'a>, &'a [EffectSpec<'a>])>>,
+    mut messages: impl Iterator<Item = Result<(Claimed<'a>, &'a [EffectSpec<'a>])>>,
     count: usize,
     rings: &Entered,
 ) -> Result<Vec<Uuid>> {
     let mut message_ids = memory::reserve(count)?;
+    if count == 0 {
+        // The claims are checked.
+        messages.try_for_each(|message| message.map(drop))?;
+        return Ok(message_ids);
+    }
     let mut outbox = Appending::new(&rings.outbox)?;
     for message in messages {
         let (claimed, effects) = message?;

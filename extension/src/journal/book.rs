@@ -85,8 +85,8 @@ impl CallHistory {
         self.lines.values().next_back()
     }
 
-    /// Returns what the last event stores, if `is_wanted`. A caller wants the response of a finished
-    /// call or the error of a failed attempt: any other event stores nothing.
+    /// Returns what the last event stores, if `is_wanted`. A caller wants the response of a
+    /// finished call or the error of a failed attempt: any other event stores nothing.
     pub fn body_if(&self, is_wanted: bool) -> Option<&'static str> {
         self.last().filter(|_| is_wanted)?.body
     }

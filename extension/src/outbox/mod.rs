@@ -162,8 +162,8 @@ pub fn by_source(slice: pg_sys::Oid) -> Result<Table> {
     Table::with_index(slice, &index, false).ok_or(Error::NotInstalled)
 }
 
-/// Returns the scan keys of this index for the effects of a claim. The time comes first, so that new
-/// entries go to the newest pages of the index.
+/// Returns the scan keys of this index for the effects of a claim. The time comes first, so that
+/// new entries go to the newest pages of the index.
 pub fn claim_keys(
     identity: &Identity,
     claimed_at: pg_sys::TimestampTz,

@@ -21,12 +21,13 @@ pub(crate) enum Link {
     Unknown,
     /// The last connection had no pooler.
     Direct,
-    /// A connection had a pooler.
+    /// A connection had a pooler, or lost its prepared statements in another way.
     Pooled,
 }
 
 /// What is known, by the address of the pool's manager. Another pool can get the address of one
-/// that was dropped: each connection is checked again before the knowledge is used.
+/// that was dropped. That is safe: each connection is checked again before a statement is prepared.
+/// `Pooled` stays.
 static LINKS: Mutex<Option<HashMap<usize, Link>>> = Mutex::new(None);
 
 impl Link {
@@ -34,14 +35,15 @@ impl Link {
         with(pool, |link| *link)
     }
 
-    /// Notes whether a connection of the pool has a pooler.
+    /// Notes what a connection of the pool has shown.
     pub(crate) fn note(pool: &Pool, found: Link) {
         let before = with(pool, |link| std::mem::replace(link, found));
         if found == Self::Pooled && before != found {
             tracing::info!(
-                "a pooler is between this process and the database, so idem prepares no \
-                 statements: if the pooler keeps prepared statements (PgBouncer 1.21 or later with \
-                 max_prepared_statements), IdemBuilder::prepared_statements(true) saves time"
+                "a pooler is between this process and the database, or its connections lose their \
+                 prepared statements, so idem prepares none: if the pooler keeps them (PgBouncer \
+                 1.21 or later with max_prepared_statements), \
+                 IdemBuilder::prepared_statements(true) saves time"
             );
         }
     }

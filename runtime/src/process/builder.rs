@@ -61,7 +61,8 @@ impl IdemBuilder {
 
     /// Sets whether statements are prepared and kept with their connection.
     ///
-    /// By default they are, unless a pooler is between this process and the server. Prepared
+    /// By default they are, unless a pooler is between this process and the server, or statements
+    /// were lost, as after `DISCARD ALL`, which turns them off for the pool. Prepared
     /// statements save parsing and planning at the server, also those of the claim.
     ///
     /// Set `true` for a pooler that keeps prepared statements, for example PgBouncer 1.21 or later

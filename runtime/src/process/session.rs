@@ -15,6 +15,7 @@ use idem_client::{
     span,
     sql::{EFFECTS, RECORD_EFFECTS_BATCH, Send, last_value},
 };
+use serde_json::value::{RawValue, to_raw_value};
 use tokio::time::timeout;
 use tokio_postgres::{
     Row, SimpleQueryMessage, Statement,
@@ -39,6 +40,9 @@ use crate::{
 
 /// The largest number of effects that one function call records.
 const EFFECTS_OF_A_CALL: usize = 10_000;
+/// The largest sum of the bytes of their JSON, unless one message has more. The server accepts
+/// 64 MiB, in a form that can be longer.
+const BYTES_OF_A_CALL: usize = 32 * 1024 * 1024;
 
 /// The time limit for ROLLBACK. A server that is not busy replies much earlier.
 const ROLLBACK_TIMEOUT: Duration = Duration::from_secs(1);
@@ -81,8 +85,8 @@ impl Session {
         Self::new(pool, settings.prepared_statements, Patience::OfHandlers).await
     }
 
-    /// Takes a connection from the pool, for statements that are not prepared. `patience` limits the
-    /// wait for the handlers that use the pool.
+    /// Takes a connection from the pool, for statements that are not prepared. `patience` limits
+    /// the wait for the handlers that use the pool.
     pub async fn unprepared(pool: &Pool, patience: Patience) -> Result<Self, Error> {
         Self::new(pool, Some(false), patience).await
     }
@@ -122,7 +126,11 @@ impl Session {
             // This is checked before anything else is done in the transaction.
             self.is_direct = true;
             let claimed = self.begin_and_claim_prepared(task, id).await;
-            return claimed.map_err(|error| self.error_of_prepared_claim(error));
+            // Nothing was done in the transaction, so it can be repeated.
+            return claimed.map_err(|error| match self.note_lost_statement(&error) {
+                true => Error::Pool(error.to_string()),
+                false => error,
+            });
         }
         let begin = claim::begin(task.policy.isolation);
         let claim = claim::claim(task, id, self.guard())?;
@@ -178,24 +186,25 @@ impl Session {
         Ok(outcome)
     }
 
-    /// Returns the error of a prepared claim as one that can be retried if its cause is a pooler
-    /// that now serves the pool. The next claim then finds out whether there is one.
-    fn error_of_prepared_claim(&self, error: Error) -> Error {
-        let (None, Error::Client(Call::Database(cause))) = (self.prepares, &error) else {
-            return error;
+    /// If the error means that the server does not have the prepared statements of the connection,
+    /// prepares no more statements on this pool. Returns whether it means that.
+    fn note_lost_statement(&self, error: &Error) -> bool {
+        let (None, Error::Client(Call::Database(cause))) = (self.prepares, error) else {
+            return false;
         };
-        if let Some(pool) = self.checkout.pool() {
-            Link::note(&pool, Link::Unknown);
-        }
         // The server has no statement of this name, has another one, or needs other parameters.
-        match cause.code() {
+        let is_lost = matches!(
+            cause.code(),
             Some(
                 &(SqlState::INVALID_SQL_STATEMENT_NAME
-                | SqlState::DUPLICATE_PSTATEMENT
-                | SqlState::PROTOCOL_VIOLATION),
-            ) => Error::Pool(error.to_string()),
-            _ => error,
+                    | SqlState::DUPLICATE_PSTATEMENT
+                    | SqlState::PROTOCOL_VIOLATION)
+            )
+        );
+        if let Some(pool) = self.checkout.pool().filter(|_| is_lost) {
+            Link::note(&pool, Link::Pooled);
         }
+        is_lost
     }
 
     /// Begins, executes the statement `claim`, and sets a savepoint after the claim. The statement
@@ -397,7 +406,7 @@ impl Session {
         destination: &Destination,
         effects: &[(&MessageId, &[Effect])],
     ) -> Result<Vec<Vec<Uuid>>, Error> {
-        let calls = in_calls(effects);
+        let calls = in_calls(effects)?;
         let mut records = Vec::with_capacity(calls.len());
         for ToRecord { ids, effects } in &calls {
             let parameters = [
@@ -510,6 +519,9 @@ impl Session {
     /// connection is usable. Returns the result. If the handler is not the cause of
     /// [`Call::SettingsChanged`], returns the error of the database in its place.
     pub async fn finish<T>(self, result: Result<T, Error>) -> Result<T, Error> {
+        if let Err(error) = &result {
+            self.note_lost_statement(error);
+        }
         match &result {
             Err(Error::Client(Call::SettingsChanged(_))) => {
                 let pool = self.checkout.pool();
@@ -629,30 +641,34 @@ fn last_column(answers: &[SimpleQueryMessage]) -> Option<&str> {
 
 /// The arguments of one function call that records effects.
 #[derive(Default)]
-struct ToRecord<'e> {
+struct ToRecord {
     ids: Vec<String>,
     /// The effects of each message.
-    effects: Json<Vec<&'e [Effect]>>,
+    effects: Json<Vec<Box<RawValue>>>,
 }
 
-/// Returns the messages that have effects, for each function call. One call records at most as many
-/// effects as the server accepts, and all effects of a message.
-fn in_calls<'e>(effects: &[(&MessageId, &'e [Effect])]) -> Vec<ToRecord<'e>> {
+/// Returns the messages that have effects, for each function call. One call records all effects of
+/// a message, and of several messages as much as the server accepts.
+fn in_calls(effects: &[(&MessageId, &[Effect])]) -> Result<Vec<ToRecord>, Error> {
     let mut calls = Vec::new();
-    let (mut call, mut room) = (ToRecord::default(), EFFECTS_OF_A_CALL);
+    let mut call = ToRecord::default();
+    let (mut count, mut bytes) = (0, 0);
     for (id, effects) in effects.iter().filter(|(_, effects)| !effects.is_empty()) {
-        if room < effects.len() && !call.ids.is_empty() {
+        let json = to_raw_value(effects).map_err(Call::Encode)?;
+        let more = json.get().len();
+        (count, bytes) = (count + effects.len(), bytes + more);
+        let is_full = count > EFFECTS_OF_A_CALL || bytes > BYTES_OF_A_CALL;
+        if is_full && !call.ids.is_empty() {
             calls.push(std::mem::take(&mut call));
-            room = EFFECTS_OF_A_CALL;
+            (count, bytes) = (effects.len(), more);
         }
-        room = room.saturating_sub(effects.len());
         call.ids.push(id.to_string());
-        call.effects.0.push(effects);
+        call.effects.0.push(json);
     }
     if !call.ids.is_empty() {
         calls.push(call);
     }
-    calls
+    Ok(calls)
 }
 
 /// Classifies the error of a statement that is prepared after the handler and before COMMIT is

@@ -1,5 +1,3 @@
-//! Tests of proxies that change what the server gets: poolers that give each transaction another
-//! process of the server, and proxies that remove comments.
+//! Tests of poolers that give each transaction another process of the server.
 
-mod comments;
 mod links;

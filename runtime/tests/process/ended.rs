@@ -795,18 +795,19 @@ async fn i4_missing_grant_after_the_handler_rejects_no_message() {
     let role = fixture.database.role("half").await.unwrap();
     let grants = format!(
         "SELECT idem_grant('{role}', 'consumer'); GRANT ALL ON work TO {role};
-         REVOKE EXECUTE ON FUNCTION idem_record_effects_batch(text[], text, jsonb) FROM {role}"
+         REVOKE EXECUTE ON FUNCTION idem_record_effects_batch(text[], text, jsonb),
+             idem_send(text, jsonb, text, text, jsonb, uuid, text) FROM {role}"
     );
     fixture.observer.batch_execute(&grants).await.unwrap();
     let mut config: Config = fixture.database.url().parse().unwrap();
     config.user(&role);
     let pool = Pool::builder(Manager::new(config, NoTls)).build().unwrap();
-    for (rule, prepared) in RULES[..2]
-        .iter()
-        .flat_map(|rule| [(rule, false), (rule, true)])
+    for (rule, prepared) in RULES
+        .into_iter()
+        .flat_map(|rule| preparing().iter().map(move |prepared| (rule, *prepared)))
     {
         let message = message();
-        let idem = with_rule(*rule, prepared);
+        let idem = with_rule(rule, prepared);
         let error = idem.process(&pool, &message, work).await.unwrap_err();
         let what = format!("{idem:?}: {error:?}");
         assert_eq!(error.sqlstate().unwrap().code(), "42501", "{what}");

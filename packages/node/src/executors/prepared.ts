@@ -38,6 +38,7 @@ export function canPrepare(client: object): boolean {
     typeof connection === "object" &&
     connection !== null &&
     hasMethods(connection, "parse", "bind", "execute", "sync") &&
+    hasMethods(member(connection, "stream") ?? {}, "cork", "uncork") &&
     typeof member(connection, "parsedStatements") === "object" &&
     !unprepared.has(addressOf(client))
   );

@@ -1,5 +1,6 @@
 /** node-postgres: `Client` and `PoolClient`. Also any object with `query(text, values)`. */
 
+import { serverError } from "../driver-error.js";
 import type { Row } from "../statements/statement.js";
 import { hasMethods, member, type Library } from "./execute.js";
 import { canPrepare, isLost, nameOf, preparedError } from "./prepared.js";
@@ -64,8 +65,8 @@ async function execute(on: QueryExecutor, text: string, values: unknown[]) {
     const failed = preparedError(on, error);
     if (!isLost(error)) throw failed;
     // Outside of a transaction the statement can be repeated. A transaction has failed.
-    return on.query(text, values).catch(() => {
-      throw failed;
+    return on.query(text, values).catch((again: unknown) => {
+      throw serverError(again)?.sqlstate === "25P02" ? failed : again;
     });
   }
 }
