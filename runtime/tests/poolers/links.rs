@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
-use deadpool_postgres::{Connect, Manager, Pool};
+use deadpool_postgres::{Connect, Manager, ManagerConfig, Pool, RecyclingMethod};
 use futures_util::{FutureExt, future::BoxFuture};
 use idem_brokers::PgBouncer;
 use idem_client::Effect;
@@ -162,6 +162,43 @@ async fn i1_pool_that_gets_a_pooler_prepares_no_more() {
         "the handlers ran once for each message"
     );
     fixture.assert_each_once(5).await;
+}
+
+/// A pool that executes DISCARD ALL between two users loses the prepared statements. One message
+/// fails for that, and is processed when it is delivered again. Nothing is prepared after that.
+#[tokio::test]
+async fn pool_that_discards_statements_fails_once() {
+    let fixture = Fixture::new().await;
+    let manager = Manager::from_config(
+        fixture.switch().direct,
+        NoTls,
+        ManagerConfig {
+            recycling_method: RecyclingMethod::Custom("DISCARD ALL".into()),
+        },
+    );
+    let pool = Pool::builder(manager).max_size(1).build().unwrap();
+    let (idem, prepared) = (Idem::new(), Prepared::default());
+    let mut failures = Vec::new();
+    for _ in 0..6 {
+        let message =
+            Message::new("poolers.tests", "{}").with_message_id(Uuid::new_v4().to_string());
+        for delivery in 0.. {
+            let handle = |tx, message| handle(tx, message, &prepared);
+            match idem.process(&pool, &message, handle).await {
+                Ok(processed) => {
+                    assert!(matches!(processed, Processed::New { .. }), "{processed:?}");
+                    break;
+                }
+                Err(error) => {
+                    assert_eq!(delivery, 0, "{error:?}");
+                    failures.push(error.sqlstate().map(|state| state.code().to_owned()));
+                }
+            }
+        }
+    }
+    assert_eq!(failures, [Some("26000".to_owned())]);
+    assert_eq!(prepared.lock().unwrap().last(), Some(&0));
+    fixture.assert_each_once(6).await;
 }
 
 /// Why: a pooler that does not keep statements apart executes the statement of another client under
