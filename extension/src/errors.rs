@@ -202,29 +202,9 @@ impl From<Error> for ErrorReport {
                  COMMIT /* idem */ or after idem_allow_commit(). The handler of a message must not \
                  execute COMMIT.",
             ),
-            Error::CommitNotForbidden => report(
-                PgSqlErrorCode::ERRCODE_NO_ACTIVE_SQL_TRANSACTION,
-                "COMMIT is not forbidden in this transaction".into(),
-            )
-            .set_detail(
-                "The transaction in which idem_forbid_commit() was called has ended, or \
-                 idem_allow_commit() was called before.",
-            )
-            .set_hint(
-                "The handler of a message must not execute COMMIT or ROLLBACK. It may execute \
-                 ROLLBACK TO SAVEPOINT.",
-            ),
-            Error::NoGuardedTransaction => report(
-                PgSqlErrorCode::ERRCODE_NO_ACTIVE_SQL_TRANSACTION,
-                "a COMMIT with the mark of idem is outside of the transaction that it ends".into(),
-            )
-            .set_detail(
-                "The transaction in which idem_forbid_commit() was called has ended, or \
-                 idem_allow_commit() was called before.",
-            )
-            .set_hint(
-                "The handler of a message must not execute COMMIT or ROLLBACK. It may execute \
-                 ROLLBACK TO SAVEPOINT.",
+            Error::CommitNotForbidden => not_guarded("COMMIT is not forbidden in this transaction"),
+            Error::NoGuardedTransaction => not_guarded(
+                "a COMMIT with the mark of idem is outside of the transaction that it ends",
             ),
             Error::FailedTransaction => report(
                 PgSqlErrorCode::ERRCODE_IN_FAILED_SQL_TRANSACTION,
@@ -355,6 +335,20 @@ impl From<Error> for ErrorReport {
             Error::Corrupt(what) => report(PgSqlErrorCode::ERRCODE_DATA_CORRUPTED, what.into()),
         }
     }
+}
+
+/// Returns the error of a program that commits where no guarded transaction is open.
+fn not_guarded(message: &'static str) -> ErrorReport {
+    let code = PgSqlErrorCode::ERRCODE_NO_ACTIVE_SQL_TRANSACTION;
+    ErrorReport::new(code, message, "idem")
+        .set_detail(
+            "The transaction in which idem_forbid_commit() was called has ended, or \
+             idem_allow_commit() was called before.",
+        )
+        .set_hint(
+            "The handler of a message must not execute COMMIT or ROLLBACK. It may execute ROLLBACK \
+             TO SAVEPOINT.",
+        )
 }
 
 /// Returns the argument, or fails with 22004 if it is NULL.

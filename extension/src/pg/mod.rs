@@ -75,21 +75,15 @@ pub fn ensure_newest_state(call: &std::ffi::CStr) -> Result<()> {
 
 /// Returns whether the role may execute the function.
 pub fn may_execute(role: pg_sys::Oid, function: pg_sys::Oid) -> bool {
-    // SAFETY: reads the catalogs.
-    #[cfg(any(feature = "pg13", feature = "pg14", feature = "pg15"))]
-    let result =
-        unsafe { pg_sys::pg_proc_aclcheck(function, role, pg_sys::ACL_EXECUTE as pg_sys::AclMode) };
-    // SAFETY: reads the catalogs.
-    #[cfg(not(any(feature = "pg13", feature = "pg14", feature = "pg15")))]
-    let result = unsafe {
-        pg_sys::object_aclcheck(
-            pg_sys::ProcedureRelationId,
-            function,
-            role,
-            pg_sys::ACL_EXECUTE as pg_sys::AclMode,
-        )
-    };
-    result == pg_sys::AclResult::ACLCHECK_OK
+    let execute = pg_sys::ACL_EXECUTE as pg_sys::AclMode;
+    // SAFETY: the caller is in a transaction that has not failed, so the catalogs can be read.
+    unsafe {
+        #[cfg(any(feature = "pg13", feature = "pg14", feature = "pg15"))]
+        let result = pg_sys::pg_proc_aclcheck(function, role, execute);
+        #[cfg(not(any(feature = "pg13", feature = "pg14", feature = "pg15")))]
+        let result = pg_sys::object_aclcheck(pg_sys::ProcedureRelationId, function, role, execute);
+        result == pg_sys::AclResult::ACLCHECK_OK
+    }
 }
 
 /// Returns whether this server is a standby.

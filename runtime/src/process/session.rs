@@ -178,7 +178,11 @@ impl Session {
         let row = claimed.first();
         let process = row.and_then(|row| row.try_get(CLAIM_PROCESS).ok());
         if self.prepares.is_none() && !self.note_process(process) {
-            return Err(Error::Pool("a pooler is between it and the server".into()));
+            return Err(Error::Pool(
+                "the connection now leads to a pooler, so the transaction begins again without \
+                 prepared statements"
+                    .into(),
+            ));
         }
         let row = row.ok_or_else(|| Error::Unexpected("a claim returned no row".into()))?;
         let outcome = ClaimOutcome::parse(row.try_get(0)?)?;
@@ -678,4 +682,33 @@ fn prepared_after_handler<T>(prepared: Result<T, Error>) -> Result<T, Error> {
         Error::Client(Call::Database(error)) => Call::of_allow(error).into(),
         other => other,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns how many messages each call records.
+    fn calls(messages: &[Vec<Effect>]) -> Vec<usize> {
+        let id = MessageId::from(Uuid::nil());
+        let effects: Vec<_> = messages.iter().map(|list| (&id, list.as_slice())).collect();
+        let calls = in_calls(&effects).unwrap();
+        calls.iter().map(|call| call.ids.len()).collect()
+    }
+
+    /// The server accepts a number of effects and of bytes in one call. The effects of one message
+    /// are never split, and messages without effects are left out.
+    #[test]
+    fn effects_of_a_batch_are_split_by_number_and_bytes() {
+        let small = Effect::json("t", &1).unwrap();
+        let many = vec![small.clone(); EFFECTS_OF_A_CALL / 2];
+        assert_eq!(calls(&[many.clone(), vec![], many.clone()]), [2]);
+        assert_eq!(
+            calls(&[many.clone(), many.clone(), vec![small.clone()]]),
+            [2, 1]
+        );
+        let large = vec![Effect::json("t", &"x".repeat(BYTES_OF_A_CALL / 2)).unwrap()];
+        assert_eq!(calls(&[large.clone(), vec![small.clone()], large]), [2, 1]);
+        assert_eq!(calls(&[vec![], vec![]]), [0; 0]);
+    }
 }
