@@ -1,93 +1,21 @@
-//! Tests of the Kafka adapter. They use the mock cluster of librdkafka: brokers inside the client
-//! library that use the real protocol over loopback. The mock has no disks, no replication and no
-//! access rules.
+//! Tests of the Kafka adapter.
+//!
+//! This program starts no process. When a test stops a broker, the mock closes its socket and binds
+//! its port again. A child process that another thread starts has a copy of the socket until it
+//! executes its program, and the port is in use that long.
 
-mod consumer;
-mod database;
+#[path = "../mock/mod.rs"]
+mod mock;
 mod publisher;
 mod settling;
 
 use std::time::Duration;
 
-use idem_kafka::{DeadLetter, KafkaConfig, KafkaPublisher, KafkaSource, KafkaSubscription};
-use idem_runtime::{Delivery, Message, OutgoingMessage};
-use idem_runtime::{Publisher, Settlement, Source};
-use rdkafka::{
-    ClientConfig, Offset, TopicPartitionList,
-    consumer::{BaseConsumer, Consumer},
-    mocking::MockCluster,
-    producer::DefaultProducerContext,
-};
-use tokio::time::{Instant, sleep, timeout};
-use uuid::Uuid;
-
-/// The longest time to wait for one event. It is long because the machine may be busy.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-const TOPIC: &str = "orders";
-const DEAD: &str = "orders.dead";
-const GROUP: &str = "shop";
-
-struct Kafka {
-    mock: MockCluster<'static, DefaultProducerContext>,
-}
+use idem_runtime::Delivery;
+use mock::{Kafka, PATIENCE, number};
+use tokio::time::{Instant, sleep};
 
 impl Kafka {
-    /// Starts one broker. Each topic has one partition, so the offset of a message equals its
-    /// number.
-    fn start() -> Self {
-        let mock = MockCluster::new(1).unwrap();
-        for topic in [TOPIC, DEAD] {
-            mock.create_topic(topic, 1, 1).unwrap();
-        }
-        Self { mock }
-    }
-
-    fn config(&self) -> KafkaConfig {
-        KafkaConfig::new(self.mock.bootstrap_servers())
-    }
-
-    fn publisher(&self) -> KafkaPublisher {
-        KafkaPublisher::new(&self.config()).unwrap()
-    }
-
-    fn source(&self) -> KafkaSource {
-        self.source_of(&subscription())
-    }
-
-    fn source_of(&self, subscription: &KafkaSubscription) -> KafkaSource {
-        KafkaSource::new(&short_session(self.config()), subscription).unwrap()
-    }
-
-    /// Publishes one message for each number. The payload of the message is the number.
-    async fn publish(&self, numbers: impl IntoIterator<Item = u32>) {
-        let publisher = self.publisher();
-        for n in numbers {
-            publisher.publish(&numbered(n)).await.unwrap();
-        }
-    }
-
-    /// Returns the committed offset of the group in `TOPIC`, at which the group continues after a
-    /// restart.
-    fn committed(&self) -> Option<i64> {
-        self.committed_of(TOPIC, 0)
-    }
-
-    fn committed_of(&self, topic: &str, partition: i32) -> Option<i64> {
-        let consumer: BaseConsumer = ClientConfig::new()
-            .set("bootstrap.servers", self.mock.bootstrap_servers())
-            .set("group.id", GROUP)
-            .create()
-            .unwrap();
-        let mut list = TopicPartitionList::new();
-        list.add_partition(topic, partition);
-        let committed = consumer.committed_offsets(list, PATIENCE).unwrap();
-        match committed.elements()[0].offset() {
-            Offset::Offset(offset) => Some(offset),
-            _ => None,
-        }
-    }
-
     async fn wait_for_commit(&self, offset: i64) {
         let deadline = Instant::now() + PATIENCE;
         while self.committed() != Some(offset) {
@@ -101,57 +29,9 @@ impl Kafka {
     }
 }
 
-/// Shortens the session timeout, because the mock waits for this time also after a member has left
-/// the group.
-fn short_session(config: KafkaConfig) -> KafkaConfig {
-    config
-        .property("session.timeout.ms", "3000")
-        .property("heartbeat.interval.ms", "500")
-}
-
-fn subscription() -> KafkaSubscription {
-    KafkaSubscription {
-        dead_letter: DeadLetter::Topic(DEAD.into()),
-        ..KafkaSubscription::new(GROUP, [TOPIC])
-    }
-}
-
-fn numbered(n: u32) -> OutgoingMessage {
-    let mut message = OutgoingMessage::new(Uuid::from_u128(n.into()), TOPIC, n.to_string());
-    message.key = Some("one key".into());
-    message
-}
-
-fn number(message: &Message) -> u32 {
-    message.json().unwrap()
-}
-
-async fn next(source: &mut KafkaSource) -> Delivery {
-    timeout(PATIENCE, source.next())
-        .await
-        .expect("no delivery in time")
-        .unwrap()
-        .expect("the source has ended")
-}
-
-/// Returns the next `count` deliveries, in order of arrival.
-async fn take(source: &mut KafkaSource, count: usize) -> Vec<Delivery> {
-    let mut deliveries = Vec::new();
-    while deliveries.len() < count {
-        deliveries.push(next(source).await);
-    }
-    deliveries
-}
-
 fn numbers(deliveries: &[Delivery]) -> Vec<u32> {
     deliveries
         .iter()
         .map(|delivery| number(delivery.message()))
         .collect()
-}
-
-async fn acknowledge(deliveries: impl IntoIterator<Item = Delivery>) {
-    for delivery in deliveries {
-        delivery.settle(Settlement::Acknowledge).await.unwrap();
-    }
 }

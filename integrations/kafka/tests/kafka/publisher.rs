@@ -10,7 +10,10 @@ use serde_json::json;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use crate::{Kafka, TOPIC, next, numbered};
+use crate::{
+    mock::{Kafka, PATIENCE, TOPIC, next, numbered, take},
+    numbers,
+};
 
 #[tokio::test]
 async fn published_message_arrives_with_all_properties() {
@@ -164,7 +167,7 @@ async fn unknown_topic_is_unavailable_until_it_exists() {
         .mock
         .topic_error("nowhere", BrokerError::RD_KAFKA_RESP_ERR_NO_ERROR)
         .unwrap();
-    let deadline = tokio::time::Instant::now() + crate::PATIENCE;
+    let deadline = tokio::time::Instant::now() + PATIENCE;
     while let Err(error) = publisher.publish(&message).await {
         assert!(
             matches!(error, PublishError::TopicUnavailable(_)),
@@ -201,13 +204,13 @@ async fn stopped_broker_is_unavailable_until_it_starts() {
     );
 
     kafka.mock.broker_up(-1).unwrap();
-    let deadline = tokio::time::Instant::now() + crate::PATIENCE;
+    let deadline = tokio::time::Instant::now() + PATIENCE;
     while let Err(error) = publisher.publish(&numbered(1)).await {
         assert!(matches!(error, PublishError::Unavailable(_)), "{error:?}");
         assert!(tokio::time::Instant::now() < deadline, "{error:?}");
     }
     let mut source = kafka.source();
-    assert_eq!(crate::numbers(&crate::take(&mut source, 2).await), [0, 1]);
+    assert_eq!(numbers(&take(&mut source, 2).await), [0, 1]);
 }
 
 /// A publish fails with `Unavailable` while the send queue of librdkafka is full.

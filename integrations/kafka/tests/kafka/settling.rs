@@ -13,8 +13,11 @@ use rdkafka::{
 use tokio::time::{sleep, timeout};
 
 use crate::{
-    DEAD, GROUP, Kafka, PATIENCE, TOPIC, acknowledge, next, number, numbered, numbers,
-    short_session, subscription, take,
+    mock::{
+        DEAD, GROUP, Kafka, PATIENCE, TOPIC, acknowledge, next, number, numbered, short_session,
+        subscription, take,
+    },
+    numbers,
 };
 
 #[tokio::test]

@@ -1,13 +1,14 @@
 //! Each message of a Kafka topic becomes one row of a table, also when sources end before they
 //! settle.
 
-use deadpool_postgres::{Config, Pool, Runtime};
 use idem_client::Effect;
 use idem_cluster::{Cluster, Install};
 use idem_runtime::{Handled, Idem, Message, Processed, Settlement, Source, Tx};
-use tokio_postgres::NoTls;
 
-use crate::{Kafka, acknowledge, number, take};
+use crate::{
+    mock::{Kafka, acknowledge, number, take},
+    pool,
+};
 
 const MESSAGES: u32 = 200;
 
@@ -79,12 +80,4 @@ async fn unsettled_message_takes_effect_once_after_a_restart() {
         (row.get(0), row.get(1)),
         (i64::from(MESSAGES), i64::from(MESSAGES))
     );
-}
-
-pub fn pool(cluster: &Cluster) -> Pool {
-    let config = Config {
-        url: Some(cluster.connection_string("postgres")),
-        ..Config::default()
-    };
-    config.create_pool(Some(Runtime::Tokio1), NoTls).unwrap()
 }

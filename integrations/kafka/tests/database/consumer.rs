@@ -18,7 +18,10 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::{Kafka, PATIENCE, database::pool, number};
+use crate::{
+    mock::{Kafka, PATIENCE, number},
+    pool,
+};
 
 const MESSAGES: u32 = 30;
 
