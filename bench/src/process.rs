@@ -11,8 +11,8 @@ use super::server;
 use super::side::Side;
 use super::wire::Session;
 
-/// The number of connections. Each connection is used by a task that is never idle.
-const CONNECTIONS: usize = 8;
+/// The number of clients. A client is a task that is never idle.
+const CLIENTS: usize = 8;
 
 /// Returns the name of the line with this baseline.
 pub fn line_name(synchronous_commit: &str, outgoing: bool, baseline: Contestant) -> String {
@@ -27,19 +27,19 @@ pub fn line_name(synchronous_commit: &str, outgoing: bool, baseline: Contestant)
 
 pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
     let mut table = Table::new(
-        "process: process(), claim, one business update, commit; 8 connections",
+        "process: process(), claim, one business update, commit; 8 clients",
         ["idem, messages/s", "baseline, messages/s"],
     );
     let config = Config {
         rounds: options.rounds(),
         round_ms: u64::try_from(options.round().as_millis())?,
-        clients: CONNECTIONS,
+        clients: CLIENTS,
         retained: u32::try_from(options.retained())?,
         ..Config::default()
     };
     table.note(format!(
         "statements with parameters are prepared; every message is new; {} retained claims in both \
-         inboxes; no protection: BEGIN, UPDATE, COMMIT, three round trips; hand-written: BEGIN, \
+         inboxes; pools of 9 connections, of which idem keeps one for short statements; no protection: BEGIN, UPDATE, COMMIT, three round trips; hand-written: BEGIN, \
          INSERT ... ON CONFLICT DO NOTHING with a text key and an index on the time, UPDATE, with \
          one effect INSERT INTO outbox, COMMIT, four or five round trips; idem: three",
         config.retained

@@ -44,7 +44,7 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
     table.note(format!(
         "{count} new messages in a durable queue or stream; one business update for each; \
          8 concurrent transactions; every message is acknowledged after the commit; the update \
-         is sent as text on both sides"
+         is prepared on both sides"
     ));
     for (broker, least) in Broker::all()?.iter().zip([0.88, 0.85]) {
         let mut rounds = Rounds::default();

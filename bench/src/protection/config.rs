@@ -24,7 +24,7 @@ pub struct Config {
         value_parser = clap::value_parser!(u64).range(50..=60_000)
     )]
     pub round_ms: u64,
-    /// The number of clients of each contestant; each client has its own connection
+    /// The number of clients of each contestant
     #[arg(
         long = "cost-clients",
         default_value_t = 8,
@@ -61,6 +61,12 @@ impl Config {
     pub fn round(&self) -> Duration {
         Duration::from_millis(self.round_ms)
     }
+}
+
+/// Returns the number of connections of each pool: one for each client, and the one that idem keeps
+/// for short statements.
+pub(super) const fn connections(clients: usize) -> usize {
+    clients + 1
 }
 
 impl Default for Config {

@@ -117,8 +117,8 @@ struct Side {
 
 impl Side {
     async fn open(database_url: &str, config: &Config, contestant: Contestant) -> Result<Self> {
-        let pool =
-            clients::open_pool(database_url.parse()?, config.clients, contestant.schema()).await?;
+        let (url, connections) = (database_url.parse()?, config::connections(config.clients));
+        let pool = clients::open_pool(url, connections, contestant.schema()).await?;
         // The claims and the effects of earlier runs have other destinations and topics, so they
         // are not counted.
         let run = Uuid::new_v4().simple().to_string();

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::Result;
 use deadpool_postgres::Pool;
 
+use super::config::connections;
 use super::handler::Event;
 use super::{Config, Contestant, Step};
 use crate::report::{Ratio, Rounds, median};
@@ -49,7 +50,7 @@ impl Rates {
 /// The settings of a measurement, which all contestants have in common.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The number of clients of each contestant, each with its own connection.
+    /// The number of clients of each contestant.
     pub clients: usize,
     /// The number of rounds.
     pub rounds: usize,
@@ -207,6 +208,7 @@ impl fmt::Display for Settings {
             processors,
             server,
         } = self;
+        let connections = connections(*clients);
         write!(
             f,
             "\
@@ -217,8 +219,8 @@ by hand         INSERT INTO inbox .. ON CONFLICT DO NOTHING, UPDATE, INSERT INTO
 idem            Idem::process(): BEGIN and the claim are sent together, and so
                 are the outgoing message and COMMIT
 waits           how often a client waits for the server for each message
-every side      {clients} clients, a pool of {clients} connections, prepared statements,
-                its own tables in one database
+every side      {clients} clients, a pool of {connections} connections (idem keeps one for short
+                statements), prepared statements, its own tables in one database
 retained        {retained} claims in both inboxes before the rounds, written in
                 {:.1} s with VACUUM and CHECKPOINT
 rounds          {rounds} of {round_ms} ms for each side after a warm-up, in changing order;
@@ -338,7 +340,7 @@ mod tests {
         for setting in [
             "1.25x",
             "147 bytes",
-            "8 clients, a pool of 8 connections",
+            "8 clients, a pool of 9 connections",
             "synchronous_commit=on",
             "3 of 700 ms",
             "2000000 claims in both inboxes",

@@ -235,7 +235,7 @@ impl Pipeline<'_> {
     async fn alone(self, ready: &Ready, handler: &impl Work, doubt: Doubt) -> ProcessResult {
         let task = Task::of(self.settings, self.pool, ready);
         match Leases::of(&task).filter(|_| counting::counts(ready)) {
-            Some(leases) => counted(&task, &leases, handler).await,
+            Some(leases) => Box::pin(counted(&task, &leases, handler)).await,
             None => attempts(&task, handler, doubt).await,
         }
     }
@@ -289,7 +289,7 @@ async fn attempts_noting(
     was_ambiguous: &mut bool,
 ) -> ProcessResult {
     let attempts = async {
-        let mut pauses = task.policy.retry.back_off().build();
+        let mut pauses = None;
         loop {
             let error = match attempt(task, handler, &mut doubt).await {
                 Ok(processed) => return Ok(processed),
@@ -301,6 +301,7 @@ async fn attempts_noting(
             }
             // Without a claim, another attempt cannot show the result of the commit.
             let is_worth_it = error.is_retryable() && (doubt.is_none() || task.id.is_some());
+            let pauses = pauses.get_or_insert_with(|| task.policy.retry.back_off().build());
             let Some(pause) = pauses.next().filter(|_| is_worth_it) else {
                 return Err(doubt.map_or(error, |cause| Call::AmbiguousCommit(cause).into()));
             };
@@ -320,7 +321,7 @@ async fn attempts_noting(
 /// One attempt, on a connection of its own.
 async fn attempt(task: &Task<'_>, handler: &impl Work, doubt: &mut Doubt) -> ProcessResult {
     if let (Some(held), Some(_)) = (task.held, &doubt) {
-        counting::resolve(doubt, held, task.pool).await?;
+        Box::pin(counting::resolve(doubt, held, task.pool)).await?;
     }
     let mut session = Session::borrow(task.pool, task.settings).await?;
     let result = transaction(&mut session, task, handler, doubt).await;
