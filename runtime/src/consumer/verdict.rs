@@ -11,14 +11,22 @@ const AFTER_A_LOSS: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(super) enum Verdict {
-    /// The message is finished.
+    /// The message is finished, and is not rejected.
     Over(Settlement, DeliveryOutcome),
+    Rejected {
+        reason: String,
+    },
     /// The message is redelivered after this time. The consumer counts no failure, because the
     /// database has counted it, or because another process holds the message.
-    Again { after: Duration },
+    Again {
+        after: Duration,
+    },
     /// The message failed. It is redelivered after this time or later, until it has failed too
     /// often.
-    Failed { error: Error, after: Duration },
+    Failed {
+        error: Error,
+        after: Duration,
+    },
     /// An error of the environment. `Breakers::judge` decides whether the message is its cause, and
     /// what is paused.
     Environment(Error),
@@ -36,34 +44,39 @@ impl Verdict {
             Err(error) => match error.settlement() {
                 Settlement::Retry { after } => Self::Failed { error, after },
                 Settlement::Release { .. } => Self::Environment(error),
-                settlement => Self::Over(settlement, DeliveryOutcome::Rejected),
+                settlement => Self::over(settlement, DeliveryOutcome::Rejected),
             },
+        }
+    }
+
+    fn over(settlement: Settlement, outcome: DeliveryOutcome) -> Self {
+        match settlement {
+            Settlement::Reject { reason } => Self::Rejected { reason },
+            other => Self::Over(other, outcome),
         }
     }
 
     fn of_processed(processed: &Processed) -> Self {
         match (processed, processed.settlement()) {
             (Processed::New { .. } | Processed::Unprotected { .. }, settlement) => {
-                Self::Over(settlement, DeliveryOutcome::Handled)
+                Self::over(settlement, DeliveryOutcome::Handled)
             }
             (Processed::Duplicate { .. }, settlement) => {
-                Self::Over(settlement, DeliveryOutcome::Duplicate)
+                Self::over(settlement, DeliveryOutcome::Duplicate)
             }
             (Processed::Buried { .. }, settlement) => {
-                Self::Over(settlement, DeliveryOutcome::Rejected)
+                Self::over(settlement, DeliveryOutcome::Rejected)
             }
-            (Processed::Dead, settlement) => Self::Over(settlement, DeliveryOutcome::Duplicate),
+            (Processed::Dead, settlement) => Self::over(settlement, DeliveryOutcome::Duplicate),
             (_, Settlement::Release { after }) => Self::Again { after },
             // Only a filter returns this settlement.
             (_, Settlement::Retry { after }) => Self::Failed {
                 error: Error::Handler("a filter requested a retry".into()),
                 after,
             },
-            (_, settlement @ Settlement::Reject { .. }) => {
-                Self::Over(settlement, DeliveryOutcome::Rejected)
-            }
+            (_, Settlement::Reject { reason }) => Self::Rejected { reason },
             (_, settlement @ Settlement::Acknowledge) => {
-                Self::Over(settlement, DeliveryOutcome::Stopped)
+                Self::over(settlement, DeliveryOutcome::Stopped)
             }
         }
     }

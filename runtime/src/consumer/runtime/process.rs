@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::state::Runtime;
 use crate::{
-    Error, Message, Processed, Settlement, Source,
+    Error, Message, Processed, Source,
     consumer::{
         attempt::attempt_route, queue::QueuedMessage, rejections::KeptAs, routes::Route,
         summary::DeliveryOutcome, verdict::Verdict,
@@ -114,34 +114,36 @@ impl<S: Source> Runtime<S> {
             Ok(Processed::Mismatch) => KeptAs::Hash,
             _ => KeptAs::Itself,
         };
+        // The futures of a whole batch exist at the same time, so only the one of a finished message
+        // is a part of this future. The others are boxed.
         match Verdict::of(result) {
-            Verdict::Over(Settlement::Reject { reason }, _) => {
-                self.reject(queued, reason, kept_as).await
-            }
             Verdict::Over(settlement, outcome) => {
                 self.forget(&queued);
                 self.settle(queued, settlement, outcome).await;
             }
-            Verdict::Again { after } => {
-                self.release_or_keep(queued, after, DeliveryOutcome::Retried, NOT_DUE)
-                    .await
+            Verdict::Rejected { reason } => {
+                Box::pin(self.reject(queued, reason, kept_as)).await;
             }
-            Verdict::Failed { error, after } => self.failed(queued, &error, after).await,
+            Verdict::Again { after } => {
+                let release =
+                    self.release_or_keep(queued, after, DeliveryOutcome::Retried, NOT_DUE);
+                Box::pin(release).await;
+            }
+            Verdict::Failed { error, after } => Box::pin(self.failed(queued, &error, after)).await,
             Verdict::Environment(error) => {
-                match self.breakers.judge(&queued.message, route.number, &error) {
-                    None => self.failed(queued, &error, Duration::ZERO).await,
-                    Some(after) => {
-                        // Wake the worker that fetches, because it must stop fetching at once.
-                        self.changed.notify_one();
-                        self.release_or_keep(
-                            queued,
-                            after,
-                            DeliveryOutcome::GivenBack,
-                            &causes(&error),
-                        )
-                        .await;
-                    }
-                }
+                Box::pin(self.failed_by_environment(queued, route, &error)).await;
+            }
+        }
+    }
+
+    async fn failed_by_environment(&self, queued: QueuedMessage, route: &Route, error: &Error) {
+        match self.breakers.judge(&queued.message, route.number, error) {
+            None => self.failed(queued, error, Duration::ZERO).await,
+            Some(after) => {
+                // Wake the worker that fetches, because it must stop fetching at once.
+                self.changed.notify_one();
+                self.release_or_keep(queued, after, DeliveryOutcome::GivenBack, &causes(error))
+                    .await;
             }
         }
     }
