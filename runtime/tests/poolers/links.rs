@@ -136,6 +136,40 @@ async fn i1_no_statement_is_prepared_behind_a_pooler() {
     fixture.assert_each_once(40).await;
 }
 
+/// I1, I2: with `prepared_statements(true)`, statements are prepared behind a pooler too. If the
+/// pooler does not keep them, a message can fail, and then has no effect.
+#[tokio::test]
+async fn i1_prepared_statements_behind_a_pooler() {
+    let fixture = Fixture::new().await;
+    let idem = Idem::builder().prepared_statements(true).build().unwrap();
+    let prepared = Prepared::default();
+    let switch = fixture.switch();
+    switch.is_pooled.store(true, SeqCst);
+    let pools = [pool(&switch, 4), pool(&switch, 4)];
+    let work = (0..40).map(async |n: usize| {
+        let message =
+            Message::new("poolers.tests", "{}").with_message_id(Uuid::new_v4().to_string());
+        let handle = |tx, message| handle(tx, message, &prepared);
+        idem.process(&pools[n % 2], &message, handle).await
+    });
+    let results = futures_util::future::join_all(work).await;
+    let processed = results.iter().filter(|result| result.is_ok()).count();
+    if fixture.bouncer.keeps_prepared_statements().unwrap() {
+        assert_eq!(processed, 40, "{results:?}");
+        let without = prepared
+            .lock()
+            .unwrap()
+            .iter()
+            .filter(|found| **found == 0)
+            .count();
+        assert_eq!(
+            without, 0,
+            "handlers in sessions without a prepared statement"
+        );
+    }
+    fixture.assert_each_once(processed as i64).await;
+}
+
 /// I1, I2: the pool had no pooler, has prepared its statements, and then gets one. The first
 /// message is repeated, and nothing is prepared after that.
 #[tokio::test]
