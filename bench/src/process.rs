@@ -39,10 +39,12 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
     };
     table.note(format!(
         "statements with parameters are prepared; every message is new; {} retained claims in both \
-         inboxes; pools of 9 connections, of which idem keeps one for short statements; no protection: BEGIN, UPDATE, COMMIT, three round trips; hand-written: BEGIN, \
-         INSERT ... ON CONFLICT DO NOTHING with a text key and an index on the time, UPDATE, with \
-         one effect INSERT INTO outbox, COMMIT, four or five round trips; idem: three",
-        config.retained
+         inboxes; pools of {} connections, of which idem keeps one for short statements; no \
+         protection: BEGIN, UPDATE, COMMIT, three round trips; hand-written: BEGIN, INSERT ... ON \
+         CONFLICT DO NOTHING with a text key and an index on the time, UPDATE, with one effect \
+         INSERT INTO outbox, COMMIT, four or five round trips; idem: three",
+        config.retained,
+        protection::connections(CLIENTS)
     ));
     let mut settings = String::new();
     for commit in ["on", "off"] {

@@ -65,7 +65,8 @@ impl Config {
 
 /// Returns the number of connections of each pool: one for each client, and the one that idem keeps
 /// for short statements.
-pub(super) const fn connections(clients: usize) -> usize {
+#[must_use]
+pub const fn connections(clients: usize) -> usize {
     clients + 1
 }
 

@@ -15,7 +15,7 @@ mod steps;
 mod tables;
 
 pub use super::report::Ratio;
-pub use config::{Config, Flaw};
+pub use config::{Config, Flaw, connections};
 pub use contestant::Contestant;
 pub use report::{Rates, Report, Settings};
 pub use steps::Step;

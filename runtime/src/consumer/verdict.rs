@@ -11,22 +11,16 @@ const AFTER_A_LOSS: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(super) enum Verdict {
-    /// The message is finished, and is not rejected.
+    /// The message is finished, and is settled without a rejection.
     Over(Settlement, DeliveryOutcome),
-    Rejected {
-        reason: String,
-    },
+    /// The message is finished, and is kept as a dead letter.
+    Rejected { reason: String },
     /// The message is redelivered after this time. The consumer counts no failure, because the
     /// database has counted it, or because another process holds the message.
-    Again {
-        after: Duration,
-    },
+    Again { after: Duration },
     /// The message failed. It is redelivered after this time or later, until it has failed too
     /// often.
-    Failed {
-        error: Error,
-        after: Duration,
-    },
+    Failed { error: Error, after: Duration },
     /// An error of the environment. `Breakers::judge` decides whether the message is its cause, and
     /// what is paused.
     Environment(Error),
@@ -76,7 +70,7 @@ impl Verdict {
             },
             (_, Settlement::Reject { reason }) => Self::Rejected { reason },
             (_, settlement @ Settlement::Acknowledge) => {
-                Self::over(settlement, DeliveryOutcome::Stopped)
+                Self::Over(settlement, DeliveryOutcome::Stopped)
             }
         }
     }

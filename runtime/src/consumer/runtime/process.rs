@@ -114,8 +114,8 @@ impl<S: Source> Runtime<S> {
             Ok(Processed::Mismatch) => KeptAs::Hash,
             _ => KeptAs::Itself,
         };
-        // The futures of a whole batch exist at the same time, so only the one of a finished message
-        // is a part of this future. The others are boxed.
+        // The futures of a whole batch exist at the same time. The rare branches are boxed, so that
+        // these futures are small.
         match Verdict::of(result) {
             Verdict::Over(settlement, outcome) => {
                 self.forget(&queued);
