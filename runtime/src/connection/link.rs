@@ -25,10 +25,11 @@ pub(crate) enum Link {
     Pooled,
 }
 
-/// What is known, by the address of the pool's manager. Another pool can get the address of one
-/// that was dropped. That is safe: each connection is checked again before a statement is prepared.
-/// `Pooled` stays.
-static LINKS: Mutex<Option<HashMap<usize, Link>>> = Mutex::new(None);
+/// What is known, by the address of the pool's manager, which all clones of a pool share. The weak
+/// reference prevents that another pool gets the address of one that was dropped.
+static LINKS: Mutex<Option<HashMap<usize, (WeakPool, Link)>>> = Mutex::new(None);
+
+type WeakPool = deadpool::managed::WeakPool<deadpool_postgres::Manager>;
 
 impl Link {
     pub(crate) fn of(pool: &Pool) -> Self {
@@ -53,5 +54,12 @@ fn with<T>(pool: &Pool, use_link: impl FnOnce(&mut Link) -> T) -> T {
     // Ignore poisoning, because no panic can leave the map half changed.
     let mut links = LINKS.lock().unwrap_or_else(PoisonError::into_inner);
     let address = std::ptr::from_ref(pool.manager()) as usize;
-    use_link(links.get_or_insert_default().entry(address).or_default())
+    let links = links.get_or_insert_default();
+    if !links.contains_key(&address) {
+        links.retain(|_, (known, _)| known.upgrade().is_some());
+    }
+    let (_, link) = links
+        .entry(address)
+        .or_insert_with(|| (pool.weak(), Link::default()));
+    use_link(link)
 }

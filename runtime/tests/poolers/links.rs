@@ -123,6 +123,24 @@ async fn statements_are_prepared_without_a_pooler() {
     fixture.assert_each_once(4).await;
 }
 
+/// What is known about a pool ends with it: a new pool can get the memory of a dropped one.
+#[tokio::test]
+async fn new_pool_does_not_inherit_the_pooler_of_a_dropped_one() {
+    let fixture = Fixture::new().await;
+    let idem = Idem::new();
+    for _ in 0..20 {
+        let (switch, prepared) = (fixture.switch(), Prepared::default());
+        switch.is_pooled.store(true, SeqCst);
+        process(&idem, &pool(&switch, 1), &prepared).await;
+        switch.is_pooled.store(false, SeqCst);
+        let direct = pool(&switch, 1);
+        for _ in 0..2 {
+            process(&idem, &direct, &prepared).await;
+        }
+        assert_eq!(*prepared.lock().unwrap(), [0, 0, 2]);
+    }
+}
+
 /// I1, I2: behind a pooler no statement is prepared, whatever the pooler does with it.
 #[tokio::test]
 async fn i1_no_statement_is_prepared_behind_a_pooler() {
@@ -157,10 +175,11 @@ async fn i1_kept_prepared_statements_work_behind_a_pooler() {
                          FROM pg_prepared_statements WHERE statement LIKE '%idem\\_claim%'";
             let row = tx.query_typed_one(sql, &[]).await?;
             let (session, claims) = (row.get(0), row.get::<_, Option<i64>>(1).unwrap_or_default());
-            let mut executed = executed.lock().unwrap();
-            let most = executed.entry(session).or_default();
-            *most = claims.max(*most);
-            drop(executed);
+            {
+                let mut executed = executed.lock().unwrap();
+                let most = executed.entry(session).or_default();
+                *most = claims.max(*most);
+            }
             handle(tx, message, &Prepared::default()).await
         })
         .await
