@@ -38,37 +38,33 @@ impl Verdict {
             Err(error) => match error.settlement() {
                 Settlement::Retry { after } => Self::Failed { error, after },
                 Settlement::Release { .. } => Self::Environment(error),
-                settlement => Self::over(settlement, DeliveryOutcome::Rejected),
+                Settlement::Reject { reason } => Self::Rejected { reason },
+                settlement @ Settlement::Acknowledge => {
+                    Self::Over(settlement, DeliveryOutcome::Rejected)
+                }
             },
-        }
-    }
-
-    fn over(settlement: Settlement, outcome: DeliveryOutcome) -> Self {
-        match settlement {
-            Settlement::Reject { reason } => Self::Rejected { reason },
-            other => Self::Over(other, outcome),
         }
     }
 
     fn of_processed(processed: &Processed) -> Self {
         match (processed, processed.settlement()) {
+            (_, Settlement::Reject { reason }) => Self::Rejected { reason },
             (Processed::New { .. } | Processed::Unprotected { .. }, settlement) => {
-                Self::over(settlement, DeliveryOutcome::Handled)
+                Self::Over(settlement, DeliveryOutcome::Handled)
             }
             (Processed::Duplicate { .. }, settlement) => {
-                Self::over(settlement, DeliveryOutcome::Duplicate)
+                Self::Over(settlement, DeliveryOutcome::Duplicate)
             }
             (Processed::Buried { .. }, settlement) => {
-                Self::over(settlement, DeliveryOutcome::Rejected)
+                Self::Over(settlement, DeliveryOutcome::Rejected)
             }
-            (Processed::Dead, settlement) => Self::over(settlement, DeliveryOutcome::Duplicate),
+            (Processed::Dead, settlement) => Self::Over(settlement, DeliveryOutcome::Duplicate),
             (_, Settlement::Release { after }) => Self::Again { after },
             // Only a filter returns this settlement.
             (_, Settlement::Retry { after }) => Self::Failed {
                 error: Error::Handler("a filter requested a retry".into()),
                 after,
             },
-            (_, Settlement::Reject { reason }) => Self::Rejected { reason },
             (_, settlement @ Settlement::Acknowledge) => {
                 Self::Over(settlement, DeliveryOutcome::Stopped)
             }

@@ -235,6 +235,7 @@ impl Pipeline<'_> {
     async fn alone(self, ready: &Ready, handler: &impl Work, doubt: Doubt) -> ProcessResult {
         let task = Task::of(self.settings, self.pool, ready);
         match Leases::of(&task).filter(|_| counting::counts(ready)) {
+            // Boxed, because the future of each message would otherwise have room for this way.
             Some(leases) => Box::pin(counted(&task, &leases, handler)).await,
             None => attempts(&task, handler, doubt).await,
         }
@@ -321,6 +322,7 @@ async fn attempts_noting(
 /// One attempt, on a connection of its own.
 async fn attempt(task: &Task<'_>, handler: &impl Work, doubt: &mut Doubt) -> ProcessResult {
     if let (Some(held), Some(_)) = (task.held, &doubt) {
+        // Boxed for the same reason as `counted`.
         Box::pin(counting::resolve(doubt, held, task.pool)).await?;
     }
     let mut session = Session::borrow(task.pool, task.settings).await?;
