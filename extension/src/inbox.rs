@@ -1,17 +1,19 @@
 //! Reads the present state of an identity in the inbox.
 
 use crate::errors::Result;
+use crate::filters::ClaimHashes;
 use crate::identity::Identity;
-use crate::pg::{FoundIn, Lookup, Table, Writer, find_in, look_again};
+use crate::pg::{FoundIn, Lookup, Writer, find_in, look_again};
 use crate::ring::Entered;
-use crate::slices::slices_of;
+use crate::slices::{Probed, slices_of};
 use pgrx::pg_sys;
+use std::sync::atomic::{Ordering::SeqCst, fence};
 
 /// The columns of a slice of the inbox, counted from 1.
 pub mod column {
     pub const CLAIMED_AT: i32 = 2;
-    pub const ID: i32 = 4;
-    pub const FINGERPRINT: i32 = 5;
+    pub const ID: i32 = 5;
+    pub const FINGERPRINT: i32 = 6;
 }
 
 /// Returns the time of the found claim.
@@ -29,22 +31,29 @@ pub enum InboxState {
     InProgress(Writer),
 }
 
-/// The slices in which a claim can be, open for look-ups.
-pub struct Inbox(Vec<Table>);
+/// The slices in which a claim can be.
+pub struct Inbox(Vec<Probed>);
 
 impl Inbox {
+    /// Opens the slices whose filter does not exclude the claim now. `look` opens another slice only
+    /// if its filter changes.
     pub fn open(identity: &Identity, rings: &Entered) -> Self {
-        Inbox(
-            slices_of(&identity.destination, rings)
-                .into_iter()
-                .map(Table::for_reading)
-                .collect(),
-        )
+        let slices = slices_of(&identity.destination, rings);
+        let hash = ClaimHashes::new().of(identity);
+        for slice in slices.iter().filter(|slice| !slice.excludes(hash)) {
+            slice.table();
+        }
+        Inbox(slices)
     }
 
-    /// Checks the slices once, without waiting.
+    /// Checks the slices once, without waiting. A claimer adds its claim to the filter, and then
+    /// looks for pending messages. So the caller first writes its pending message, and this function
+    /// reads the filters after that.
     pub fn look(&self, identity: &Identity) -> Result<InboxState> {
-        let slices = self.0.iter().map(|slice| Lookup::insert_only(slice, 2));
+        let hash = ClaimHashes::new().of(identity);
+        fence(SeqCst);
+        let slices = self.0.iter().filter(|slice| !slice.excludes(hash));
+        let slices = slices.map(|slice| Lookup::in_segments(slice.table()));
         Ok(match find_in(slices, &mut identity.keys()) {
             FoundIn::Nothing => InboxState::Free,
             FoundIn::Row(claim) => {

@@ -4,8 +4,9 @@ use crate::destination::Destination;
 use crate::errors::Result;
 use crate::filters::SliceFilter;
 use crate::pause::pause_point;
-use crate::pg::Table;
-use crate::ring::{self, Ring, Rings};
+use crate::pg::{Segment, Table};
+use crate::ring::{self, Ring, Rings, Slice};
+use idem_core::filter::ClaimHash;
 use pgrx::pg_sys;
 use std::cell::OnceCell;
 
@@ -15,25 +16,29 @@ pub struct Slices {
     /// Slices that are only probed: those of the rings that the destination left, and the sealed
     /// slices. The oldest of a ring comes first.
     pub probed_only: Vec<Probed>,
-    /// Slices that are probed and written, in this order.
+    /// The places that are probed and written, in this order.
     pub written: Vec<Written>,
 }
 
 /// A slice that is opened when it is first probed.
 pub struct Probed {
-    oid: pg_sys::Oid,
-    /// The filter of a sealed slice.
+    pub oid: pg_sys::Oid,
     pub filter: Option<SliceFilter>,
     table: OnceCell<Table>,
 }
 
 impl Probed {
-    fn new(oid: pg_sys::Oid, filter: Option<SliceFilter>) -> Self {
+    fn new(ring: &Ring, slice: Slice) -> Self {
         Probed {
-            oid,
-            filter,
+            oid: slice.table,
+            filter: SliceFilter::of(ring, slice),
             table: OnceCell::new(),
         }
+    }
+
+    /// Returns whether the claim is certainly not in the slice.
+    pub fn excludes(&self, hash: Option<ClaimHash>) -> bool {
+        excludes(self.filter, hash)
     }
 
     pub fn table(&self) -> &Table {
@@ -41,51 +46,69 @@ impl Probed {
     }
 }
 
-/// A slice that is open for inserts.
+/// A slice that is open for inserts into one of its segments.
 pub struct Written {
     pub table: Table,
+    pub segment: Segment,
+    /// Whether the place before this one is in the same slice.
+    pub is_repeated: bool,
     /// The filter of a slice that still takes claims. Each claimer adds its claim before it inserts
     /// it.
     pub hint: Option<SliceFilter>,
 }
 
+/// Returns whether the claim is certainly not in the slice with this filter.
+pub fn excludes(filter: Option<SliceFilter>, hash: Option<ClaimHash>) -> bool {
+    filter
+        .zip(hash)
+        .is_some_and(|(filter, hash)| filter.excludes(hash))
+}
+
 impl Slices {
     pub fn open(destination: &Destination, rings: &Rings) -> Self {
         let ring: Ring = destination.ring(rings);
-        let sealed = |ring: &Ring| {
-            let slices = ring.sealed().iter();
-            let probed =
-                slices.map(|&slice| Probed::new(slice.table, SliceFilter::of(ring, slice)));
-            probed.collect::<Vec<_>>()
-        };
-        let left = destination.left_rings(rings).flat_map(|left| {
-            // Other destinations of a ring that was left still write its current slice.
-            let written = left.written().map(|slice| Probed::new(slice.table, None));
-            sealed(&left).into_iter().chain(written.collect::<Vec<_>>())
-        });
+        let mut probed_only = slices_of_left_rings(destination, rings);
+        let sealed = ring.sealed().iter();
+        probed_only.extend(sealed.map(|&slice| Probed::new(&ring, slice)));
         pause_point("slices: before lock");
+        let written = ring.written().map(|place| Written {
+            table: Table::for_writing(place.slice.table),
+            segment: place.segment,
+            is_repeated: place.is_repeated,
+            hint: SliceFilter::of(&ring, place.slice),
+        });
         Slices {
-            probed_only: left.chain(sealed(&ring)).collect(),
-            written: ring
-                .written()
-                .map(|slice| Written {
-                    table: Table::for_writing(slice.table),
-                    hint: SliceFilter::of(&ring, slice),
-                })
-                .collect(),
+            probed_only,
+            written: written.collect(),
         }
     }
 }
 
+/// Returns the slices of the rings that the destination left. Other destinations still write the
+/// current slice of such a ring. No transaction has claimed a message of this destination in it since
+/// `idem_configure`, which locks all claims out. So its filter has every claim of the destination.
+fn slices_of_left_rings(destination: &Destination, rings: &Rings) -> Vec<Probed> {
+    let left = destination.left_rings(rings);
+    left.flat_map(|ring| probed_slices(&ring)).collect()
+}
+
+fn probed_slices(ring: &Ring) -> Vec<Probed> {
+    let slices = ring.probed().into_iter();
+    slices.map(|slice| Probed::new(ring, slice)).collect()
+}
+
 /// Returns every slice in which a row of this destination can be. Within each ring the oldest slice
 /// comes first.
-pub fn slices_of(destination: &Destination, rings: &Rings) -> Vec<pg_sys::Oid> {
-    destination
-        .left_rings(rings)
-        .chain([destination.ring(rings)])
-        .flat_map(|ring| ring.probed())
-        .map(|slice| slice.table)
-        .collect()
+pub fn slices_of(destination: &Destination, rings: &Rings) -> Vec<Probed> {
+    let mut slices = slices_of_left_rings(destination, rings);
+    slices.extend(probed_slices(&destination.ring(rings)));
+    slices
+}
+
+/// Returns the tables of [`slices_of`].
+pub fn tables_of(destination: &Destination, rings: &Rings) -> Vec<pg_sys::Oid> {
+    let slices = slices_of(destination, rings).into_iter();
+    slices.map(|slice| slice.oid).collect()
 }
 
 /// Deletes the rows of a message from every slice in which they can be. `delete` deletes them from
@@ -98,7 +121,7 @@ pub fn delete_from_slices(
     mut delete: impl FnMut(pg_sys::Oid, bool) -> Result<bool>,
 ) -> Result<bool> {
     let mut any = false;
-    let mut slices = slices_of(destination, &kind(entered));
+    let mut slices = tables_of(destination, &kind(entered));
     loop {
         let mut is_deleted = false;
         for &slice in &slices {
@@ -108,7 +131,7 @@ pub fn delete_from_slices(
         // While a ring opens, a row is in two slices. The ring may have begun to open since this
         // transaction entered it, and a row can be written after the look into its first slice and
         // before the look into the second one. So look again until nothing changes.
-        let latest = slices_of(destination, &kind(&ring::reread()?));
+        let latest = tables_of(destination, &kind(&ring::reread()?));
         if !is_deleted && latest == slices {
             return Ok(any);
         }
@@ -124,11 +147,11 @@ pub fn slices_to_read(
     destination: &Destination,
     latest: &Rings,
     kind: impl Fn(&Rings) -> Rings,
-) -> Result<Vec<pg_sys::Oid>> {
-    let mut slices = Vec::new();
+) -> Result<Vec<Probed>> {
+    let mut slices: Vec<Probed> = Vec::new();
     for rings in std::iter::once(*latest).chain(ring::entered()?) {
         for slice in slices_of(destination, &kind(&rings)).into_iter().rev() {
-            if !slices.contains(&slice) {
+            if slices.iter().all(|known| known.oid != slice.oid) {
                 slices.push(slice);
             }
         }

@@ -36,6 +36,7 @@ sql_files! {
     "internal_clock" "../../sql/internal/clock.sql",
     "internal_restore" "../../sql/internal/restore.sql",
     "internal_fence" "../../sql/internal/fence.sql",
+    "internal_segments" "../../sql/internal/segments.sql",
     "internal_rotation" "../../sql/internal/rotation.sql",
     "internal_rotate_pending" "../../sql/internal/rotate_pending.sql",
     "internal_payloads" "../../sql/internal/payloads.sql",

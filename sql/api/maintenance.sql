@@ -59,14 +59,14 @@ BEGIN
 
     -- the outbox
     SELECT * INTO r FROM idem.ring x WHERE x.name = 'outbox';
-    holders := idem.relays_holding(r.slices[CASE WHEN r.emptying THEN 2 ELSE 3 END]);
+    holders := idem.relays_holding(r.slices[CASE r.phase WHEN 'emptying' THEN 2 ELSE 3 END]);
     check_name := 'outbox';
-    IF cardinality(holders) > 0 AND (r.emptying OR idem.is_due(r)) THEN
+    IF cardinality(holders) > 0 AND (r.phase = 'emptying' OR idem.is_due(r)) THEN
         status := 'critical';
         detail := format('the oldest slice cannot be truncated: relay %s has not acknowledged it. '
                          'The outbox grows until the relay runs again: see its checks',
                          array_to_string(holders, ', '));
-    ELSIF r.emptying AND idem.ran() - r.rotated_at > '5 minutes' THEN
+    ELSIF r.phase = 'emptying' AND idem.ran() - r.rotated_at > '5 minutes' THEN
         status := 'warning';
         detail := format('the TRUNCATE of the oldest slice has waited for %s: see '
                          'idem_rotation_blockers()',

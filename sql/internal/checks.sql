@@ -160,20 +160,21 @@ CREATE FUNCTION idem.rotation_blockers() RETURNS TABLE (
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
 AS $$
     WITH step AS (
-        SELECT r.name, r.emptying, r.slices[2] AS next, f.lockers
+        SELECT r.name, r.phase, r.slices[2] AS next, f.lockers
           FROM idem.ring r
           LEFT JOIN idem.fence f
             ON f.name = 'ring ' || r.name AND f.step = idem.published_step(r)
            AND f.server_run = idem.server_run()
-         WHERE r.opening OR r.emptying
+         WHERE r.phase <> 'steady'
     ), held AS (
         SELECT l.pid, l.relation, l.mode, l.virtualtransaction FROM pg_locks l
          WHERE l.locktype = 'relation' AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()
            AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
     ), blocked AS (
         SELECT s.name, h.pid, h.virtualtransaction, false AS is_maintainer,
-               CASE WHEN s.emptying THEN 'the fence before the TRUNCATE'
-                    ELSE 'the fence before the slices rotate' END AS blocks
+               CASE s.phase WHEN 'emptying' THEN 'the fence before the TRUNCATE'
+                            WHEN 'advancing' THEN 'the fence before the segment advances'
+                            ELSE 'the fence before the slices rotate' END AS blocks
           FROM step s JOIN held h ON h.relation = 'idem.ring'::regclass
            AND h.mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock',
                           'AccessExclusiveLock')
@@ -182,14 +183,14 @@ AS $$
         SELECT s.name, h.pid, h.virtualtransaction, false,
                format('TRUNCATE of %s', h.relation::regclass)
           FROM step s JOIN held h ON h.relation = ANY (idem.slice_tables(s.name, s.next)::oid[])
-         WHERE s.emptying
+         WHERE s.phase = 'emptying'
         UNION ALL
         -- A session that holds this lock stops each step of maintainers. A maintainer holds it
         -- briefly, so the session is shown after one second.
         SELECT r.name, h.pid, h.virtualtransaction, true, 'the lock of maintenance'
           FROM idem.ring r JOIN held h ON h.relation = 'idem.ring'::regclass
            AND h.mode = 'ShareUpdateExclusiveLock'
-         WHERE r.opening OR r.emptying OR idem.is_due(r)
+         WHERE r.phase <> 'steady' OR idem.is_due(r)
     )
     SELECT DISTINCT b.name, b.pid, coalesce(a.usename, p.owner), a.application_name, a.state,
            coalesce(a.xact_start, p.prepared), p.gid, b.blocks
@@ -206,9 +207,10 @@ AS $$
     SELECT r.name, NULL, NULL, NULL, NULL, NULL, NULL,
            format('relay %s has not acknowledged outbox_%s', h.relay, s.slice)
       FROM idem.ring r
-     CROSS JOIN LATERAL (SELECT r.slices[CASE WHEN r.emptying THEN 2 ELSE 3 END]) AS s (slice)
+     CROSS JOIN LATERAL (SELECT r.slices[CASE r.phase WHEN 'emptying' THEN 2 ELSE 3 END])
+           AS s (slice)
      CROSS JOIN LATERAL unnest(idem.relays_holding(s.slice)) AS h (relay)
-     WHERE r.name = 'outbox' AND (r.emptying OR idem.is_due(r))
+     WHERE r.name = 'outbox' AND (r.phase = 'emptying' OR idem.is_due(r))
      ORDER BY 1, 6;
 $$;
 COMMENT ON FUNCTION idem.rotation_blockers() IS 'Returns the rows of idem_rotation_blockers.';

@@ -35,7 +35,8 @@ BEGIN
     IF idem.is_restoring() THEN
         RETURN false;
     ELSIF starts_with(step, 'ring ') THEN
-        RETURN idem.rotate(substr(step, 6)) IN ('opened', 'rotated', 'emptied');
+        RETURN idem.rotate(substr(step, 6)) IN ('advancing', 'advanced', 'opened', 'rotated',
+                                                'emptied');
     ELSIF step = 'clock' THEN
         PERFORM idem.keep_clock();
         PERFORM idem.forget_aborted_loads();

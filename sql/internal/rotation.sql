@@ -2,10 +2,17 @@
 -- commits the step, and the state in idem.ring determines the next one, so a crash between two
 -- steps loses nothing.
 --
---   steady   -> opening    claims are written to current and next                (invalidation)
---   opening  -> emptying   after the fence no transaction writes to current only:
---                          the slices rotate                                     (invalidation)
---   emptying -> steady     after the fence no transaction reads the oldest slice: TRUNCATE
+--   steady    -> advancing  claims are written to the present and the next segment (invalidation)
+--   advancing -> steady     after the fence no transaction writes to the present
+--                           segment only: the next segment becomes present         (invalidation)
+--   steady    -> opening    claims are written to the present segment of current,
+--                           and to segment 0 of next                               (invalidation)
+--   opening   -> emptying   after the fence no transaction writes to current only:
+--                           the slices rotate                                      (invalidation)
+--   emptying  -> steady     after the fence no transaction reads the oldest slice: TRUNCATE
+--
+-- So each two states that transactions use at the same time have a segment that both write, and its
+-- unique index decides between their claims. When a segment ends: see segments.sql.
 --
 -- The trigger publish on idem.ring sends the invalidation when a step commits.
 --
@@ -112,8 +119,11 @@ DECLARE
 BEGIN
     UPDATE idem.ring r
        SET slices = r.slices[2:] || r.slices[1],
-           opening = false,
-           emptying = true,
+           phase = 'emptying',
+           segment = 0,
+           segment_opened = r.opened[r.slices[2] + 1],
+           segment_started = now_ran,
+           segment_bytes = 0,
            started[r.slices[2] + 1] = now_ran,
            -- r has the values before this UPDATE. The slice r.slices[4] becomes the oldest sealed
            -- slice. The first rotations remove slices that were never used, so every claim is still
@@ -129,14 +139,15 @@ COMMENT ON FUNCTION idem.rotate_slices(idem.ring) IS
     'Rotates the slices of a ring: current becomes sealed, next becomes current.';
 
 -- The time is part of the step, because the number of rotations is set back when the state of a
--- dump is restored into this database. It is a number, because the text of an interval depends on
--- IntervalStyle.
+-- dump is restored into this database, and does not change between two segments. It is a number,
+-- because the text of an interval depends on IntervalStyle.
 CREATE FUNCTION idem.published_step(r idem.ring) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT format('%s %s %s', CASE WHEN r.emptying THEN 'rotated' ELSE 'opened' END, r.rotations,
-                  (extract(epoch FROM CASE WHEN r.emptying THEN r.rotated_at
-                                           ELSE r.opened[r.slices[2] + 1] END)
+    SELECT format('%s %s %s %s', r.phase, r.rotations, r.segment,
+                  (extract(epoch FROM CASE r.phase WHEN 'emptying' THEN r.rotated_at
+                                                   WHEN 'advancing' THEN r.segment_opened
+                                                   ELSE r.opened[r.slices[2] + 1] END)
                    * 1000000)::bigint);
 $$;
 COMMENT ON FUNCTION idem.published_step(idem.ring) IS
@@ -151,16 +162,16 @@ DECLARE
 BEGIN
     -- Check without a lock first, so that a pass with nothing to do disturbs no session.
     SELECT * INTO r FROM idem.ring x WHERE x.name = ring_name;
-    IF NOT (r.opening OR r.emptying OR idem.is_due(r)) THEN
+    IF r.phase = 'steady' AND NOT idem.is_due(r) AND NOT idem.segment_is_due(r) THEN
         RETURN 'idle';
     END IF;
     LOCK TABLE idem.ring IN SHARE UPDATE EXCLUSIVE MODE;
     SELECT * INTO r FROM idem.ring x WHERE x.name = ring_name;
 
-    IF (r.opening OR r.emptying)
+    IF r.phase <> 'steady'
        AND NOT idem.fence('ring ' || r.name, idem.published_step(r), 'idem.ring') THEN
         RETURN 'waiting';
-    ELSIF r.emptying THEN
+    ELSIF r.phase = 'emptying' THEN
         oldest_tables := idem.slice_tables(r.name, r.slices[2]);
         -- If the first lock is not granted soon, give up and retry later: other sessions queue
         -- behind the request. While the step holds this lock, it waits for no other lock.
@@ -178,11 +189,16 @@ BEGIN
             RETURN 'restoring';
         END IF;
         EXECUTE format('TRUNCATE %s', array_to_string(oldest_tables, ', '));
-        UPDATE idem.ring x SET emptying = false WHERE x.id = r.id;
+        UPDATE idem.ring x SET phase = 'steady' WHERE x.id = r.id;
         RETURN 'emptied';
-    ELSIF r.opening THEN
+    ELSIF r.phase = 'opening' THEN
         PERFORM idem.rotate_slices(r);
         RETURN 'rotated';
+    ELSIF r.phase = 'advancing' THEN
+        UPDATE idem.ring x
+           SET phase = 'steady', segment = x.segment + 1, segment_started = idem.tick()
+         WHERE x.id = r.id;
+        RETURN 'advanced';
     ELSIF r.name = 'outbox' THEN
         -- Effects are looked up in all slices, so the outbox has no opening step.
         IF NOT idem.outbox_may_rotate(r) THEN
@@ -192,9 +208,16 @@ BEGIN
         RETURN 'rotated';
     ELSIF idem.is_due(r) THEN
         UPDATE idem.ring x
-           SET opening = true, opened[x.slices[2] + 1] = idem.tick()
+           SET phase = 'opening', opened[x.slices[2] + 1] = idem.tick()
          WHERE x.id = r.id;
         RETURN 'opened';
+    ELSIF idem.segment_is_due(r) THEN
+        UPDATE idem.ring x
+           SET phase = 'advancing',
+               segment_opened = idem.tick(),
+               segment_bytes = pg_relation_size(idem.slice_table(x.name, x.slices[1]))
+         WHERE x.id = r.id;
+        RETURN 'advancing';
     END IF;
     RETURN 'idle';
 EXCEPTION
@@ -203,8 +226,8 @@ EXCEPTION
 END
 $$;
 COMMENT ON FUNCTION idem.rotate(text) IS
-    'Does one step of the rotation of a ring, and returns it: opened, rotated or emptied. '
-    'Otherwise returns why there was no step: idle (not due), waiting (for the fence), locked (a '
+    'Does one step of the rotation of a ring, and returns it: advancing or advanced (a segment), '
+    'opened, rotated or emptied (a slice). Otherwise returns why there was no step: idle (not due), waiting (for the fence), locked (a '
     'session reads the slice, or another maintainer is running), blocked (by a relay), restoring '
     '(a restore may have loaded the slice).';
 

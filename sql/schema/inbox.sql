@@ -40,13 +40,16 @@ COMMENT ON FUNCTION idem.slice_numbers(int2) IS
 CREATE TABLE idem.ring (
     id              int2        NOT NULL,
     slices          int2[]      NOT NULL,
-    opening         boolean     NOT NULL DEFAULT false,
-    emptying        boolean     NOT NULL DEFAULT false,
+    phase           text COLLATE pg_catalog."C" NOT NULL DEFAULT 'steady',
+    segment         int2        NOT NULL DEFAULT 0,
     remembers_since interval,
     rotated_at      interval    NOT NULL DEFAULT '0',
     rotations       bigint      NOT NULL DEFAULT 0,
     opened          interval[]  NOT NULL,
     started         interval[]  NOT NULL,
+    segment_opened  interval    NOT NULL DEFAULT '0',
+    segment_started interval    NOT NULL DEFAULT '0',
+    segment_bytes   bigint      NOT NULL DEFAULT 0,
     scheduled_at    interval,
     retention       interval    NOT NULL,
     name            text        NOT NULL,
@@ -61,7 +64,9 @@ CREATE TABLE idem.ring (
                    OPERATOR(pg_catalog.=) pg_catalog.cardinality(slices)
                AND pg_catalog.cardinality(started)
                    OPERATOR(pg_catalog.=) pg_catalog.cardinality(slices)),
-    CONSTRAINT ring_has_one_phase CHECK (NOT (opening AND emptying)),
+    CONSTRAINT ring_phase_is_known
+        CHECK (phase IN ('steady', 'advancing', 'opening', 'emptying')),
+    CONSTRAINT ring_segment_is_known CHECK (segment >= 0 AND segment <= 63),
     CONSTRAINT ring_retention_is_positive CHECK (retention > '0')
 );
 COMMENT ON TABLE  idem.ring IS
@@ -70,12 +75,21 @@ COMMENT ON TABLE  idem.ring IS
 COMMENT ON COLUMN idem.ring.slices IS
     'The numbers of the slices: current, next, and the sealed slices, the oldest first. A rotation '
     'moves the first number to the end.';
-COMMENT ON COLUMN idem.ring.opening IS
-    'True from the first step of a rotation until the slices rotate: claims are written to '
-    'current and next.';
-COMMENT ON COLUMN idem.ring.emptying IS
-    'True after the slices have rotated: next still holds the oldest claims. It is truncated when '
-    'no transaction can read it any more.';
+COMMENT ON COLUMN idem.ring.phase IS
+    'steady: claims are written to the present segment of the current slice. advancing: and to '
+    'the next segment. opening: and to segment 0 of the next slice. emptying: as steady, after the '
+    'slices have rotated: next still holds the oldest claims. It is truncated when no transaction '
+    'can read it any more.';
+COMMENT ON COLUMN idem.ring.segment IS
+    'The present segment of the current slice. Look-ups do not use it: a slice can have rows in '
+    'each segment.';
+COMMENT ON COLUMN idem.ring.segment_opened IS
+    'The time since which claims are written to the newest segment.';
+COMMENT ON COLUMN idem.ring.segment_started IS
+    'The time since which claims are written to the newest segment only. The fence is between the '
+    'two.';
+COMMENT ON COLUMN idem.ring.segment_bytes IS
+    'The size of the current slice when its newest segment opened.';
 COMMENT ON COLUMN idem.ring.remembers_since IS
     'Every claim made since this time is found. Null: every claim is found. All times in this '
     'table are readings of idem.clock.ran.';
@@ -106,6 +120,7 @@ SELECT r.id, r.name, r.retention::interval, idem.slice_numbers(r.id), t.zeros, t
 
 -- A claim takes 56 bytes, because the columns with the widest alignment come first. A text id is
 -- stored beside its key, so that a duplicate is distinguished from another text with the same key.
+-- Claims are inserted into the newest segment of a slice, so that they change few pages of the index.
 -- VACUUM after inserts is off, because a slice is truncated before it is worthwhile to freeze its
 -- rows. Each command that inserts a row executes the constraint, except claims. NOT VALID: an
 -- upgrade adds it without reading the rows that are there.
@@ -121,9 +136,11 @@ BEGIN
                     key         uuid        NOT NULL,
                     claimed_at  timestamptz NOT NULL,
                     destination int4        NOT NULL,
+                    segment     int2        NOT NULL DEFAULT 0,
                     id          text,
                     fingerprint bytea,
-                    CONSTRAINT inbox_%1$s_%2$s_pkey PRIMARY KEY (key, destination)
+                    CONSTRAINT inbox_%1$s_%2$s_pkey PRIMARY KEY (segment, key, destination),
+                    CONSTRAINT segment_is_known CHECK (segment >= 0 AND segment <= 63)
                 ) WITH (autovacuum_vacuum_insert_threshold = -1);
                 ALTER TABLE idem.inbox_%1$s_%2$s ADD CONSTRAINT row_invalidates_the_filter
                     CHECK (idem.invalidate_filter('idem.inbox_%1$s_%2$s'::pg_catalog.regclass))

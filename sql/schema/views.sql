@@ -70,8 +70,7 @@ CREATE VIEW idem.rings AS
            s.slice::integer AS slice,
            CASE s.position
                WHEN 1 THEN 'current'
-               WHEN 2 THEN CASE WHEN r.emptying THEN 'emptying'
-                                WHEN r.opening THEN 'opening'
+               WHEN 2 THEN CASE WHEN r.phase IN ('opening', 'emptying') THEN r.phase
                                 ELSE 'next' END
                ELSE 'sealed'
            END AS state,
@@ -81,6 +80,7 @@ CREATE VIEW idem.rings AS
                AS bytes,
            CASE WHEN s.position <> 2 AND r.started[s.slice + 1] > '0'
                 THEN idem.ran() - r.started[s.slice + 1] END AS age,
+           CASE s.position WHEN 1 THEN r.segment::integer END AS segment,
            r.retention,
            r.rotations,
            (SELECT c.zero_at FROM idem.clock c WHERE c.id = 1) + r.rotated_at AS rotated_at,
@@ -91,7 +91,8 @@ CREATE VIEW idem.rings AS
      ORDER BY r.id, s.slice;
 COMMENT ON VIEW idem.rings IS
     'The slices of each ring: state, number of rows (an estimate from the statistics), bytes '
-    '(with the external calls that belong to the claims) and age.';
+    '(with the external calls that belong to the claims), age, and the present segment of the '
+    'current slice, into which claims are inserted.';
 
 CREATE VIEW idem.filters AS
     SELECT r.name AS ring, f.slice, f.status, f.reason, f.bytes, f.bits_per_claim,

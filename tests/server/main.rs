@@ -18,5 +18,6 @@ mod other_hands;
 mod relays;
 mod rotation_restart;
 mod security;
+mod segments;
 mod settings;
 mod storage;

@@ -2,6 +2,7 @@
 
 use super::{Claimed, own};
 use crate::errors::{Error, Result};
+use crate::filters::ClaimHashes;
 use crate::identity::Identity;
 use crate::inbox::{claimed_at, column};
 use crate::pause::pause_point;
@@ -22,9 +23,10 @@ pub fn claim_of<'a>(
         return Ok(None);
     };
     let mut keys = identity.keys();
-    for slice in slices_to_read(&identity.destination, &rings, |rings| *rings)? {
-        let table = Table::for_reading(slice);
-        let mut lookup = Lookup::insert_only(&table, 2);
+    let hash = ClaimHashes::new().of(&identity);
+    let slices = slices_to_read(&identity.destination, &rings, |rings| *rings)?;
+    for slice in slices.iter().filter(|slice| !slice.excludes(hash)) {
+        let mut lookup = Lookup::in_segments(slice.table());
         if lookup.find_existing(&mut keys) {
             identity.check(&lookup, column::ID)?;
             lookup.wait_for_flush();
@@ -59,9 +61,10 @@ fn own_claim(identity: &Identity, rings: &Rings) -> Result<Option<pg_sys::Timest
     // Search the newest slice of the present ring first, because the claim is there unless the ring
     // has rotated since. The rings that the destination left follow, because this transaction may
     // have moved the destination after the claim.
-    for slice in slices_of(&identity.destination, rings).into_iter().rev() {
-        let table = Table::for_reading(slice);
-        let mut lookup = Lookup::insert_only(&table, 2);
+    let hash = ClaimHashes::new().of(identity);
+    let slices = slices_of(&identity.destination, rings);
+    for slice in slices.iter().rev().filter(|slice| !slice.excludes(hash)) {
+        let mut lookup = Lookup::in_segments(slice.table());
         if lookup.find_mine(&mut keys) {
             identity.check(&lookup, column::ID)?;
             return Ok(Some(claimed_at(&lookup)));
@@ -102,7 +105,7 @@ pub fn forget(id: MessageId, name: &str) -> Result<bool> {
 /// a row that is being inserted.
 fn forget_in(slice: pg_sys::Oid, identity: &Identity, is_deleted: bool) -> Result<bool> {
     let table = Table::for_writing(slice);
-    let mut lookup = Lookup::insert_only(&table, 2);
+    let mut lookup = Lookup::in_segments(&table);
     let held = look_again(|| match find_in([&mut lookup], &mut identity.keys()) {
         FoundIn::Nothing => Some(Hold::Nothing),
         FoundIn::Row(row) => row.hold_found(true),

@@ -1,9 +1,9 @@
 //! The claim: the right to process a message. Only one transaction gets it.
 //!
-//! A claim looks its key up in the sealed slices, in the current slice and, while the ring is
-//! opening, in the next slice. It does not read a slice whose filter excludes the key (see
-//! `filters`). It then inserts a row into the current slice and, while the ring is
-//! opening, into the next slice. The message is claimed if every insert succeeds and no lease
+//! A claim looks its key up in the sealed slices, in the current slice and, while the ring opens the
+//! next slice, there too. It does not read a slice whose filter excludes the key (see `filters`). It
+//! then inserts a row into the present segment of the current slice and, while the ring opens a
+//! segment or a slice, into that one. The message is claimed if every insert succeeds and no lease
 //! protects the message (see `pending`).
 
 mod batch;
@@ -16,14 +16,14 @@ pub use batch::claim_batch;
 pub use inspect::{claim_of, forget, held};
 
 use crate::errors::{Error, Result};
-use crate::filters::{ClaimHashes, SliceFilter};
+use crate::filters::ClaimHashes;
 use crate::identity::Identity;
 use crate::inbox::{claimed_at, column};
 use crate::pause::{is_left_out, pause_point};
 use crate::pending::{PendingCheck, PendingState};
-use crate::pg::{self, FoundIn, Home, Inserter, Lookup, Table, find_in, look_again};
+use crate::pg::{self, FoundIn, Home, Inserter, Lookup, find_in, look_again};
 use crate::ring::Entered;
-use crate::slices::{Probed, Slices, Written};
+use crate::slices::{Probed, Slices, Written, excludes};
 use crate::stats::{Counter, count};
 use idem_core::MessageId;
 use idem_core::filter::ClaimHash;
@@ -133,14 +133,14 @@ struct ClaimWriter<'s, 'a> {
     terms: Terms<'s>,
     hashes: ClaimHashes,
     probed_only: Vec<ProbedSlice<'s>>,
-    written: Vec<WrittenSlice<'s>>,
+    written: Vec<WrittenPlace<'s>>,
     pending: Option<PendingCheck<'a>>,
     /// False while messages are looked up again.
     counts_look_ups: bool,
 }
 
-/// A look-up in one slice. It is created for the first claim that needs it, because the filters
-/// exclude most claims.
+/// A look-up in one slice or segment. It is created for the first claim that needs it, because the
+/// filters exclude most claims.
 struct LazyLookup<'s> {
     lookup: Option<Lookup<'s>>,
     /// Where the look-up is created: it lives longer than the claim that needs it first.
@@ -155,10 +155,9 @@ impl<'s> LazyLookup<'s> {
         }
     }
 
-    fn in_table(&mut self, table: impl FnOnce() -> &'s Table) -> &mut Lookup<'s> {
+    fn get(&mut self, create: impl FnOnce() -> Lookup<'s>) -> &mut Lookup<'s> {
         let home = self.home;
-        let lookup = || home.run(|| Lookup::insert_only(table(), 2));
-        self.lookup.get_or_insert_with(lookup)
+        self.lookup.get_or_insert_with(|| home.run(create))
     }
 }
 
@@ -173,34 +172,42 @@ struct ProbedSlice<'s> {
 impl<'s> ProbedSlice<'s> {
     /// Returns the look-up, unless the filter excludes the claim.
     fn lookup(&mut self, hash: Option<ClaimHash>) -> Option<&mut Lookup<'s>> {
-        self.is_read = !excludes(self.slice.filter, hash);
         let slice = self.slice;
-        self.is_read.then(|| self.lookup.in_table(|| slice.table()))
+        self.is_read = !slice.excludes(hash);
+        let lookup = &mut self.lookup;
+        self.is_read
+            .then(|| lookup.get(|| Lookup::in_segments(slice.table())))
     }
 }
 
-struct WrittenSlice<'s> {
+/// A segment to which claims are written.
+struct WrittenPlace<'s> {
     slice: &'s Written,
+    /// In the whole slice.
     lookup: LazyLookup<'s>,
+    /// In this segment only. This claim may have a row in the segment before it.
+    at_place: LazyLookup<'s>,
     inserter: Inserter<'s>,
     /// Whether the slice was read for the present claim before the insert.
     is_read: bool,
 }
 
-impl<'s> WrittenSlice<'s> {
-    /// Returns the look-up, unless the hint excludes the claim: an insert follows, and its unique
-    /// index decides.
+impl<'s> WrittenPlace<'s> {
+    /// Returns the look-up, unless the hint excludes the claim. An insert follows: its unique index
+    /// decides between claimers of this segment, and those of earlier segments have ended.
     fn lookup(&mut self, hash: Option<ClaimHash>) -> Option<&mut Lookup<'s>> {
-        self.is_read = !excludes(self.slice.hint, hash);
         let slice = self.slice;
-        self.is_read.then(|| self.lookup.in_table(|| &slice.table))
+        self.is_read = !slice.is_repeated && !excludes(slice.hint, hash);
+        let lookup = &mut self.lookup;
+        self.is_read
+            .then(|| lookup.get(|| Lookup::in_segments(&slice.table)))
     }
-}
 
-fn excludes(filter: Option<SliceFilter>, hash: Option<ClaimHash>) -> bool {
-    filter
-        .zip(hash)
-        .is_some_and(|(filter, hash)| filter.excludes(hash))
+    fn at_place(&mut self) -> &mut Lookup<'s> {
+        let slice = self.slice;
+        self.at_place
+            .get(|| Lookup::in_segment(&slice.table, slice.segment))
+    }
 }
 
 impl<'s, 'a> ClaimWriter<'s, 'a> {
@@ -221,9 +228,10 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
             written: slices
                 .written
                 .iter()
-                .map(|slice| WrittenSlice {
+                .map(|slice| WrittenPlace {
                     slice,
                     lookup: LazyLookup::new(),
+                    at_place: LazyLookup::new(),
                     inserter: Inserter::new(&slice.table),
                     is_read: false,
                 })
@@ -342,7 +350,8 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
             .probed_only
             .iter()
             .map(|at| (at.slice.filter, at.is_read));
-        let written = self.written.iter().map(|at| (at.slice.hint, at.is_read));
+        let written = self.written.iter().filter(|at| !at.slice.is_repeated);
+        let written = written.map(|at| (at.slice.hint, at.is_read));
         for (filter, is_read) in sealed.chain(written) {
             let Some(filter) = filter else {
                 continue;
@@ -356,23 +365,22 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
         }
     }
 
-    /// Inserts the claim into one of the written slices. Returns the outcome if another claimer has
+    /// Inserts the claim into one of the written places. Returns the outcome if another claimer has
     /// inserted the key since the look-up.
     fn insert(
         &mut self,
-        slice: usize,
+        n: usize,
         keys: &mut [pg_sys::ScanKeyData],
         identity: &Identity,
         claimed_at: &mut pg_sys::TimestampTz,
     ) -> Result<Option<Outcome<'static>>> {
-        let WrittenSlice {
-            slice: Written { table, hint },
-            lookup,
-            inserter,
-            ..
-        } = &mut self.written[slice];
+        let place = &mut self.written[n];
+        let slice = place.slice;
         let hash = self.hashes.of(identity);
-        let is_first = hint.zip(hash).is_some_and(|(hint, hash)| hint.add(hash));
+        let is_first = slice
+            .hint
+            .zip(hash)
+            .is_some_and(|(hint, hash)| hint.add(hash));
         pause_point("claim: after hint");
         let pending = &mut self.pending;
         let terms = self.terms;
@@ -388,26 +396,27 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
                 identity.key_datum(),
                 claimed_at.into_datum(),
                 identity.destination.id.into_datum(),
+                slice.segment.into_datum(),
                 identity.id.text.into_datum(),
                 terms.fingerprint.into_datum(),
             ];
             let is_inserted = match std::mem::take(&mut is_ordinary) {
-                true => inserter.insert_ordinary(&row),
-                false => inserter.insert(&row),
+                true => place.inserter.insert_ordinary(&row),
+                false => place.inserter.insert(&row),
             };
             if is_inserted {
                 return Some(Ok(None));
             }
-            let lookup = lookup.in_table(|| table);
+            let lookup = place.at_place();
             let earlier =
                 look_again(|| earlier_claim([&mut *lookup], keys, identity, terms, pending));
             match earlier {
                 Ok(None) => {
                     // The other claim may have been committed with effects and then deleted by
-                    // idem_forget, so this claim needs a later time. Only in the first slice: the
-                    // rows of a claim have the same time. In the second slice the time of this
+                    // idem_forget, so this claim needs a later time. Only in the first place: the
+                    // rows of a claim have the same time. In the second place the time of this
                     // claim is earlier than that of the other one.
-                    if slice == 0 {
+                    if n == 0 {
                         *claimed_at = pg::clock();
                     }
                     None
@@ -438,11 +447,11 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
         }
     }
 
-    /// Deletes this claim from the first `slices` written slices, because the claim failed after
-    /// these inserts. A claim is in all written slices or in none.
-    fn retract(&mut self, slices: usize, keys: &mut [pg_sys::ScanKeyData]) {
-        for WrittenSlice { slice, lookup, .. } in &mut self.written[..slices] {
-            let lookup = lookup.in_table(|| &slice.table);
+    /// Deletes this claim from the first `places` written places, because the claim failed after
+    /// these inserts. A claim is in all written places or in none.
+    fn retract(&mut self, places: usize, keys: &mut [pg_sys::ScanKeyData]) {
+        for place in &mut self.written[..places] {
+            let lookup = place.at_place();
             if lookup.find_mine(keys) {
                 lookup.delete();
             }

@@ -78,13 +78,15 @@ impl<'a> ClaimWriter<'_, 'a> {
         pause_point("batch: before insert");
         let claimed_at = pg::clock();
         let is_inserted = in_subtransaction(|| {
-            let inserted = inserters.iter_mut().all(|inserter| {
+            let mut places = inserters.iter_mut().zip(&self.written);
+            let inserted = places.all(|(inserter, place)| {
                 inserter.insert(new, scratch, |&n| {
                     let message = identity(n);
                     [
                         message.key_datum(),
                         claimed_at.into_datum(),
                         message.destination.id.into_datum(),
+                        place.slice.segment.into_datum(),
                         message.id.text.into_datum(),
                         None,
                     ]

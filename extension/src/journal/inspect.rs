@@ -5,7 +5,7 @@ use crate::errors::Result;
 use crate::identity::Identity;
 use crate::pg::{Lookup, Table};
 use crate::ring::{self, Rings};
-use crate::slices::{slices_of, slices_to_read};
+use crate::slices::{slices_to_read, tables_of};
 use idem_core::MessageId;
 use pgrx::pg_sys;
 use std::collections::BTreeMap;
@@ -20,15 +20,15 @@ pub fn calls_of(id: MessageId, destination: &str) -> Result<Vec<(String, CallHis
     let Some(identity) = Identity::find(id, destination)? else {
         return Ok(Vec::new());
     };
-    let of_ring = slices_of(&identity.destination, &rings.with_journal_slices());
+    let of_ring = tables_of(&identity.destination, &rings.with_journal_slices());
     let mut pages = CallPages::new();
     for &slice in &of_ring {
         read(slice, &identity, &mut pages);
     }
     for slice in slices_to_read(&identity.destination, &rings, Rings::with_journal_slices)? {
-        if !of_ring.contains(&slice) {
+        if !of_ring.contains(&slice.oid) {
             let mut earlier = CallPages::new();
-            read(slice, &identity, &mut earlier);
+            read(slice.oid, &identity, &mut earlier);
             for (step, events) in earlier {
                 pages.entry(step).or_default().add_earlier(events);
             }

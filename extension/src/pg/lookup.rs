@@ -13,8 +13,9 @@
 use super::delete::delete_row;
 use super::now::is_visible;
 use super::scratch::within;
+use super::segments::{self, Reads, Segments};
 use super::writer::Write;
-use super::{Table, Writer, look_again};
+use super::{Segment, Table, Writer, look_again};
 use crate::pause::pause_point;
 use crate::settings::WAIT_FOR_FLUSH;
 use pgrx::pg_sys;
@@ -46,6 +47,8 @@ pub struct Lookup<'t> {
     /// as the look-up.
     context: pg_sys::MemoryContext,
     columns: i32,
+    /// Only in a slice of the inbox.
+    segments: Option<Segments>,
     rows_are_updated: bool,
     /// Whether the index has returned an invisible version since the last `seek`.
     met_invisible: bool,
@@ -54,27 +57,48 @@ pub struct Lookup<'t> {
 impl<'t> Lookup<'t> {
     /// Prepares look-ups by the first `columns` columns of the index.
     pub fn new(table: &'t Table, columns: i32) -> Self {
-        Self::over(table, columns, true)
+        Self::over(table, columns, None, true)
     }
 
     /// Prepares look-ups in a table with rows that are inserted and deleted, but never updated.
     /// There an invisible version has no newer version, so no scan is repeated.
     pub fn insert_only(table: &'t Table, columns: i32) -> Self {
-        Self::over(table, columns, false)
+        Self::over(table, columns, None, false)
     }
 
-    fn over(table: &'t Table, columns: i32, rows_are_updated: bool) -> Self {
+    /// Prepares look-ups by key and destination in all segments of a slice of the inbox.
+    pub fn in_segments(table: &'t Table) -> Self {
+        Self::in_slice(table, Reads::All)
+    }
+
+    /// Prepares look-ups by key and destination in one segment of a slice of the inbox.
+    pub fn in_segment(table: &'t Table, segment: Segment) -> Self {
+        Self::in_slice(table, Reads::One(segment))
+    }
+
+    fn in_slice(table: &'t Table, reads: Reads) -> Self {
+        let columns = segments::COLUMNS as i32;
+        Self::over(table, columns, Some(Segments::new(reads)), false)
+    }
+
+    fn over(
+        table: &'t Table,
+        columns: i32,
+        segments: Option<Segments>,
+        rows_are_updated: bool,
+    ) -> Self {
         // SAFETY: an all-zero SnapshotData is what InitDirtySnapshot starts from.
         let mut snapshot: Box<pg_sys::SnapshotData> = Box::new(unsafe { std::mem::zeroed() });
         snapshot.snapshot_type = pg_sys::SnapshotType::SNAPSHOT_DIRTY;
         Lookup {
-            scan: begin_scan(table, &mut *snapshot, columns),
+            scan: table.begin_scan(&mut *snapshot, columns),
             slot: std::ptr::null_mut(),
             snapshot,
             table,
             // SAFETY: reads a variable of the backend.
             context: unsafe { pg_sys::CurrentMemoryContext },
             columns,
+            segments,
             rows_are_updated,
             met_invisible: false,
         }
@@ -84,6 +108,22 @@ impl<'t> Lookup<'t> {
     pub fn seek(&mut self, keys: &mut [pg_sys::ScanKeyData]) {
         self.met_invisible = false;
         self.clear();
+        match &mut self.segments {
+            None => self.rescan(keys),
+            Some(segments) => {
+                segments.begin(self.table, keys);
+                self.seek_segment();
+            }
+        }
+    }
+
+    /// Starts the scan of the present segment. Returns false if no segment is left.
+    fn seek_segment(&mut self) -> bool {
+        let keys = self.segments.as_ref().and_then(Segments::keys);
+        keys.map(|mut keys| self.rescan(&mut keys)).is_some()
+    }
+
+    fn rescan(&mut self, keys: &mut [pg_sys::ScanKeyData]) {
         // SAFETY: the scan is open; index_rescan copies the keys.
         within(self.context, || unsafe {
             pg_sys::index_rescan(
@@ -99,8 +139,20 @@ impl<'t> Lookup<'t> {
     /// Returns the next row under the keys, including a row that is being inserted. The pages of
     /// the row stay pinned, so call `seek` before waiting.
     pub fn next(&mut self) -> Found {
-        if self.fetch_next(self.scan, pg_sys::ScanDirection::ForwardScanDirection) {
-            return self.fetched();
+        let has_no_entry = |segments: &Segments| segments.keys().is_none();
+        while !self.segments.as_ref().is_some_and(has_no_entry) {
+            if self.fetch_next(self.scan, pg_sys::ScanDirection::ForwardScanDirection) {
+                let found = self.fetched();
+                if let (Found::Row, Some(segments)) = (found, &self.segments) {
+                    segments.note_hit(self.table);
+                }
+                return found;
+            }
+            let segments = self.segments.as_mut();
+            if !segments.is_some_and(|segments| segments.advance(self.table)) {
+                break;
+            }
+            self.seek_segment();
         }
         self.clear();
         Found::Nothing
@@ -229,7 +281,8 @@ impl<'t> Lookup<'t> {
             // does not see it either.
             pg_sys::CommandCounterIncrement();
             let latest = pg_sys::RegisterSnapshot(pg_sys::GetLatestSnapshot());
-            let scan = begin_scan(self.table, &raw mut pg_sys::SnapshotAnyData, self.columns);
+            let any = &raw mut pg_sys::SnapshotAnyData;
+            let scan = self.table.begin_scan(any, self.columns);
             pg_sys::index_rescan(
                 scan,
                 keys.as_mut_ptr(),
@@ -401,23 +454,6 @@ fn is_recent(xid: pg_sys::TransactionId) -> bool {
     let xid8 = Some(pg_sys::Datum::from(full));
     // SAFETY: the argument of pg_xact_status is an xid8, which is passed by value.
     unsafe { pgrx::direct_function_call_as_datum(pg_sys::pg_xact_status, &[xid8]) }.is_some()
-}
-
-fn begin_scan(table: &Table, snapshot: pg_sys::Snapshot, columns: i32) -> pg_sys::IndexScanDesc {
-    // SAFETY: table and index are open; the caller keeps the snapshot until it ends the scan.
-    unsafe {
-        #[cfg(not(feature = "pg18"))]
-        return pg_sys::index_beginscan(table.heap, table.index, snapshot, columns, 0);
-        #[cfg(feature = "pg18")]
-        return pg_sys::index_beginscan(
-            table.heap,
-            table.index,
-            snapshot,
-            std::ptr::null_mut(),
-            columns,
-            0,
-        );
-    }
 }
 
 impl Drop for Lookup<'_> {

@@ -87,6 +87,29 @@ impl Table {
         }
     }
 
+    /// Begins a scan of the index with this number of keys. The caller keeps the snapshot until it
+    /// ends the scan.
+    pub(super) fn begin_scan(
+        &self,
+        snapshot: pg_sys::Snapshot,
+        keys: i32,
+    ) -> pg_sys::IndexScanDesc {
+        // SAFETY: table and index are open.
+        unsafe {
+            #[cfg(not(feature = "pg18"))]
+            return pg_sys::index_beginscan(self.heap, self.index, snapshot, keys, 0);
+            #[cfg(feature = "pg18")]
+            return pg_sys::index_beginscan(
+                self.heap,
+                self.index,
+                snapshot,
+                std::ptr::null_mut(),
+                keys,
+                0,
+            );
+        }
+    }
+
     pub fn oid(&self) -> pg_sys::Oid {
         // SAFETY: heap is open.
         unsafe { (*self.heap).rd_id }

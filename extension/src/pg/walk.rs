@@ -42,17 +42,7 @@ impl<'t> Walk<'t> {
     pub fn new(table: &'t Table, snapshot: &'t Latest, conditions: i32) -> Self {
         // SAFETY: table and snapshot live as long as 't.
         unsafe {
-            #[cfg(not(feature = "pg18"))]
-            let scan = pg_sys::index_beginscan(table.heap, table.index, snapshot.0, conditions, 0);
-            #[cfg(feature = "pg18")]
-            let scan = pg_sys::index_beginscan(
-                table.heap,
-                table.index,
-                snapshot.0,
-                std::ptr::null_mut(),
-                conditions,
-                0,
-            );
+            let scan = table.begin_scan(snapshot.0, conditions);
             let slot = pg_sys::table_slot_create(table.heap, std::ptr::null_mut());
             Walk {
                 scan,

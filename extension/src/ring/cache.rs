@@ -10,10 +10,10 @@ use super::clock::{Clock, Ran};
 use super::installation::Installation;
 use super::interval::{interval, intervals};
 use super::version::check_version;
-use super::{RINGS, Ring, Rings, Slice, SlicesByAge};
+use super::{Opening, RINGS, Ring, Rings, Slice, SlicesByAge};
 use crate::errors::{Error, Result};
 use crate::pg;
-use crate::pg::for_each_row;
+use crate::pg::{Segment, for_each_row};
 use crate::transaction_end::{Watcher, watch_transactions};
 use pgrx::FromDatum;
 use pgrx::pg_sys;
@@ -246,7 +246,8 @@ fn locked_in_any_state(mode: pg_sys::LOCKMODE) -> Result<Rings> {
 /// A row of `idem.ring`.
 struct RingRow {
     slices: Vec<i16>,
-    opening: bool,
+    opening: Opening,
+    segment: Segment,
     remembers_since: Ran,
     /// When each slice began to take claims, by the number of the slice.
     opened: Vec<Ran>,
@@ -265,7 +266,9 @@ fn load(tables: &Tables) -> Result<Rings> {
         let slices = column(2).and_then(|d| unsafe { Vec::<i16>::from_datum(d, false) });
         rings[id] = Some(RingRow {
             slices: slices.unwrap_or_default(),
-            opening: column(3).is_some_and(|d| d.value() & 1 == 1),
+            // SAFETY: the column is text.
+            opening: opening_in(column(3).and_then(|d| unsafe { <&str>::from_datum(d, false) })),
+            segment: column(4).map_or(0, |d| d.value() as Segment),
             remembers_since: column(5).map_or(Ran::MIN, interval),
             // SAFETY: the column is interval[].
             opened: column(8).map_or_else(Vec::new, |d| unsafe { intervals(d) }),
@@ -296,6 +299,7 @@ fn load(tables: &Tables) -> Result<Rings> {
         };
         Ok(Ring {
             opening: row.opening,
+            segment: row.segment,
             remembers_since: row.remembers_since,
             filtered: (id < RINGS).then_some(id),
             slices,
@@ -315,6 +319,15 @@ fn load(tables: &Tables) -> Result<Rings> {
         zero_at: Clock::read()?.zero_at,
         id_is_identity: id_is_identity(tables.installation)?,
     })
+}
+
+/// Returns the place that the phase of a ring opens.
+fn opening_in(phase: Option<&str>) -> Opening {
+    match phase {
+        Some("advancing") => Opening::NextSegment,
+        Some("opening") => Opening::NextSlice,
+        _ => Opening::Nothing,
+    }
 }
 
 /// Returns whether the id alone identifies a message.

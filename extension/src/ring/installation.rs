@@ -12,7 +12,7 @@ use std::ffi::CStr;
 const STATE: [(&CStr, i32); 5] = [
     (c"installation", 2),
     (c"clock", 9),
-    (c"ring", 13),
+    (c"ring", 16),
     (c"pending_rotation", 4),
     (c"payload_rotation", 9),
 ];

@@ -18,6 +18,7 @@ pub use interval::interval;
 pub use loads::record_load;
 pub use version::check_version;
 
+use crate::pg::Segment;
 pub use by_age::{MAX_SLICES, Slice, SlicesByAge};
 use pgrx::pg_sys;
 
@@ -26,12 +27,30 @@ const PAYLOAD_SLICES: usize = 4;
 /// The number of rings of the inbox: short, standard, long.
 pub const RINGS: usize = 3;
 
+/// The place to which claims are written in addition to the present segment of the current slice,
+/// until a fence has passed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Opening {
+    Nothing,
+    NextSegment,
+    NextSlice,
+}
+
+/// A segment to which claims are written.
+#[derive(Debug, Clone, Copy)]
+pub struct Place {
+    pub slice: Slice,
+    pub segment: Segment,
+    /// Whether the place before this one is in the same slice.
+    pub is_repeated: bool,
+}
+
 /// A ring, as described by `idem.ring`.
 #[derive(Debug, Clone, Copy)]
 pub struct Ring {
-    /// Whether a rotation has begun and claims are written to the current slice and to the next
-    /// slice.
-    opening: bool,
+    opening: Opening,
+    /// The present segment of the current slice.
+    segment: Segment,
     /// Every claim made since this time is found. `Ran::MIN` means every claim.
     pub remembers_since: Ran,
     /// The number of the ring if its slices can have filters: those of the inbox.
@@ -57,16 +76,25 @@ impl Ring {
         self.slices.current()
     }
 
-    /// Returns the next slice if claims must be written there too.
-    pub fn next_if_opening(&self) -> Option<Slice> {
-        self.opening.then(|| self.slices.next())
+    /// Returns the segments to which claims are written, in this order.
+    pub fn written(&self) -> impl Iterator<Item = Place> + use<> {
+        let place = |slice, segment, is_repeated| Place {
+            slice,
+            segment,
+            is_repeated,
+        };
+        let next = match self.opening {
+            Opening::Nothing => None,
+            Opening::NextSegment => Some(place(self.current(), self.segment + 1, true)),
+            Opening::NextSlice => Some(place(self.slices.next(), 0, false)),
+        };
+        std::iter::once(place(self.current(), self.segment, false)).chain(next)
     }
 
-    /// Returns the slices to which claims are written, in this order.
-    pub fn written(&self) -> impl Iterator<Item = Slice> + use<> {
-        [Some(self.current()), self.next_if_opening()]
-            .into_iter()
-            .flatten()
+    /// Returns the slices that take claims, the older one first.
+    pub fn filling(&self) -> impl Iterator<Item = Slice> + use<> {
+        let next = (self.opening == Opening::NextSlice).then(|| self.slices.next());
+        std::iter::once(self.current()).chain(next)
     }
 
     /// Returns the slices in which a claim can be, the oldest first.
@@ -74,7 +102,7 @@ impl Ring {
         self.sealed()
             .iter()
             .copied()
-            .chain(self.written())
+            .chain(self.filling())
             .collect()
     }
 
@@ -136,19 +164,28 @@ impl Rings {
     }
 
     /// Returns whether a claim can be in the same slices as in `other`: whether each ring has the
-    /// same slices in the same order, and is opening in both states or in neither.
+    /// same slices in the same order, and opens the next slice in both states or in neither.
     fn has_slices_of(&self, other: &Rings) -> bool {
-        let state = |rings: &Rings| rings.inbox.map(|ring| (ring.slices, ring.opening));
+        let state = |rings: &Rings| {
+            rings
+                .inbox
+                .map(|ring| (ring.slices, ring.opening == Opening::NextSlice))
+        };
         state(self) == state(other)
     }
 
     /// Returns these rings with the slices of the journal instead of those of the inbox. External
-    /// calls are inserted, looked up and forgotten by the rules of claims.
+    /// calls are inserted, looked up and forgotten by the rules of claims, but these slices have no
+    /// segments.
     pub fn with_journal_slices(&self) -> Rings {
         Rings {
             inbox: self.inbox.map(|ring| Ring {
                 slices: ring.calls.unwrap_or(ring.slices),
                 filtered: None,
+                opening: match ring.opening {
+                    Opening::NextSegment => Opening::Nothing,
+                    opening => opening,
+                },
                 ..ring
             }),
             ..*self

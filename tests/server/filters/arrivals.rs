@@ -29,7 +29,7 @@ const COMMANDS: [(&str, &str); 5] = [
 ];
 
 /// The columns of the row with the id `arrived`.
-const ROW: &str = "SELECT idem.key_of('arrived') AS key, now() AS claimed_at, 1 AS destination,
+const ROW: &str = "SELECT idem.key_of('arrived') AS key, now() AS claimed_at, 1 AS destination, 0::int2 AS segment,
                           'arrived'::text AS id, NULL::bytea AS fingerprint";
 
 /// I1: a row that another command inserts is found, in a slice with rows and in an empty one, in a

@@ -219,7 +219,7 @@ const RETENTION: Duration = Duration::from_millis(1000);
 
 /// Whether a ring of claims waits at the fence of its opening; NULL if none waits at a fence.
 const WAITS_WHILE_OPENING: &str = "
-    SELECT bool_or(r.opening) FROM idem.ring r
+    SELECT bool_or(r.phase = 'opening') FROM idem.ring r
       JOIN idem.fence f ON f.name = 'ring ' || r.name AND f.step = idem.published_step(r)
      WHERE r.name <> 'outbox' AND f.lockers <> '{}'";
 
@@ -250,8 +250,9 @@ impl Site {
     }
 
     /// Returns true when a ring of claims is in this state.
-    async fn is(&self, state: &str) -> Result<bool> {
-        let sql = format!("SELECT bool_or({state}) FROM idem.ring WHERE name <> 'outbox'");
+    async fn is(&self, phase: &str) -> Result<bool> {
+        let sql =
+            format!("SELECT bool_or(phase = '{phase}') FROM idem.ring WHERE name <> 'outbox'");
         Ok(self.session.text(&sql).await? == "t")
     }
 

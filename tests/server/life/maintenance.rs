@@ -30,7 +30,7 @@ const BROKEN: [Broken; 4] = [
         break_it: "CREATE FUNCTION public.not_today() RETURNS trigger LANGUAGE plpgsql AS $$
                    BEGIN RAISE 'not today'; END $$;
                    CREATE TRIGGER not_today BEFORE UPDATE ON idem.ring FOR EACH ROW
-                       WHEN (NEW.name = 'short' AND NEW.opening)
+                       WHEN (NEW.name = 'short' AND NEW.phase = 'opening')
                        EXECUTE FUNCTION public.not_today()",
         mend_it: "DROP TRIGGER not_today ON idem.ring; DROP FUNCTION public.not_today()",
     },
@@ -336,7 +336,7 @@ async fn i11_failing_step_loses_no_fence() -> Result<()> {
     early.run("BEGIN").await?;
     assert_eq!(claim(&early, "early").await?, "t");
     make_due(&session, "standard").await?;
-    let opening = "SELECT opening FROM idem.ring WHERE name = 'standard'";
+    let opening = "SELECT phase = 'opening' FROM idem.ring WHERE name = 'standard'";
     until("the ring opens", async || {
         Ok(session.text(opening).await? == "t")
     })

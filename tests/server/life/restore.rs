@@ -330,7 +330,7 @@ async fn i4_payloads_that_are_loaded_first_are_kept() -> Result<()> {
     let count = "SELECT count(*) FROM idem.payload_1";
     assert_eq!(session.text(count).await?, "1");
     session
-        .run("UPDATE idem.ring SET opening = false, emptying = true WHERE name = 'standard'")
+        .run("UPDATE idem.ring SET phase = 'emptying' WHERE name = 'standard'")
         .await?;
     session
         .run("UPDATE idem.ring SET slices = '{1,2,3,4,5,6,7,0}' WHERE name = 'standard'")

@@ -126,7 +126,7 @@ async fn i1_i3_standby_reads_and_continues_after_promotion() -> Result<()> {
         "the worker of the new primary finishes the rotation",
         async || {
             let state =
-                "SELECT rotations, opening OR emptying FROM idem.ring WHERE name = 'standard'";
+                "SELECT rotations, phase <> 'steady' FROM idem.ring WHERE name = 'standard'";
             Ok(reader.text(state).await? == format!("{}|f", before + 1))
         },
     )

@@ -381,7 +381,7 @@ async fn i7_worker_keeps_its_fence_while_the_lock_is_held() -> Result<()> {
     assert_eq!(claim(&holder, "held").await?, "t");
     make_due(&session, "standard").await?;
     until("the ring is opening", async || {
-        let opening = "SELECT opening FROM idem.ring WHERE name = 'standard'";
+        let opening = "SELECT phase = 'opening' FROM idem.ring WHERE name = 'standard'";
         Ok(session.text(opening).await? == "t")
     })
     .await?;

@@ -105,7 +105,7 @@ async fn i3_claim_made_while_ring_opens_keeps_its_effects() -> Result<()> {
         async || {
             maintain(&maintainer).await?;
             Ok(session
-                .text("SELECT opening FROM idem.ring WHERE name = 'standard'")
+                .text("SELECT phase = 'opening' FROM idem.ring WHERE name = 'standard'")
                 .await?
                 == "t")
         },
@@ -171,7 +171,7 @@ async fn rotate(session: &Session, maintainer: &Session, ring: &str) -> Result<(
     until("the ring rotates", async || {
         maintain(maintainer).await?;
         let settled = format!(
-            "SELECT NOT opening AND (NOT emptying OR name = 'outbox') \
+            "SELECT phase <> 'opening' AND (phase <> 'emptying' OR name = 'outbox') \
              FROM idem.ring WHERE name = '{ring}'"
         );
         Ok(rotations(session, ring).await? > before && session.text(&settled).await? == "t")

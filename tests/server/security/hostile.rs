@@ -570,7 +570,7 @@ async fn i9_monitor_and_admin_functions_look_up_no_name() -> Result<()> {
         Ok(fixture
             .owner
             .text(
-                "SELECT rotations >= 5 AND NOT opening AND NOT emptying FROM idem.ring
+                "SELECT rotations >= 5 AND phase = 'steady' FROM idem.ring
                   WHERE name = 'short'",
             )
             .await?

@@ -17,7 +17,7 @@ DECLARE
 BEGIN
     SELECT * INTO r FROM idem.ring x WHERE x.name = 'standard' FOR UPDATE;
     PERFORM idem.rotate_slices(r);
-    UPDATE idem.ring x SET emptying = false WHERE x.name = 'standard';
+    UPDATE idem.ring x SET phase = 'steady' WHERE x.name = 'standard';
     EXECUTE format('TRUNCATE %s', idem.slice_table('standard', r.slices[3]));
 END
 $$";
@@ -43,7 +43,7 @@ BEGIN
             RETURN false;
         END IF;
     END LOOP;
-    FOR written IN 1 .. 1 + r.opening::integer LOOP
+    FOR written IN 1 .. 1 + (r.phase = 'opening')::integer LOOP
         EXECUTE format('INSERT INTO %s (key, claimed_at, destination, id) '
                        'VALUES ($1, now(), 0, $2) ON CONFLICT DO NOTHING RETURNING true',
                        idem.slice_table('standard', r.slices[written]))

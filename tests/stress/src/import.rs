@@ -32,7 +32,7 @@ BEGIN
     LOCK TABLE idem.ring IN ROW EXCLUSIVE MODE;
     before := clock_timestamp();
     FOR slice IN
-        SELECT unnest(r.slices[1 : 1 + r.opening::integer]) FROM idem.ring r
+        SELECT unnest(r.slices[1 : 1 + (r.phase = 'opening')::integer]) FROM idem.ring r
          WHERE r.name = 'standard'
     LOOP
         EXECUTE format('INSERT INTO idem.inbox_standard_%s (key, claimed_at, destination, id)

@@ -1,0 +1,125 @@
+//! Look-ups in a slice of the inbox. The unique index of a slice begins with the segment of the row,
+//! so a look-up reads one segment after the other.
+//!
+//! A slice can have rows in every segment, because COPY, logical replication and pg_restore insert
+//! the segments of another server. So a look-up reads all segments from that of the last entry of
+//! the index down to 0, and not those up to the present segment of the ring.
+
+use super::Table;
+use super::walk::condition;
+use pgrx::pg_sys;
+use std::cell::Cell;
+
+/// A part of a slice. Claims are inserted into the newest segment of their slice.
+pub type Segment = i16;
+
+/// The number of columns of the index: segment, key, destination.
+pub(super) const COLUMNS: usize = 3;
+
+thread_local! {
+    /// The table and the segment of the row that was found last.
+    static LAST_HIT: Cell<Option<(pg_sys::Oid, Segment)>> = const { Cell::new(None) };
+}
+
+/// The segments that a look-up reads, in their order.
+pub(super) struct Segments {
+    reads: Reads,
+    /// The key and the destination.
+    keys: Option<[pg_sys::ScanKeyData; COLUMNS - 1]>,
+    /// The segment that is being read.
+    present: Option<Segment>,
+    rest: Rest,
+}
+
+/// Which segments a look-up reads.
+#[derive(Clone, Copy)]
+pub(super) enum Reads {
+    One(Segment),
+    All,
+}
+
+/// The segments that were not read yet.
+#[derive(Clone, Copy)]
+enum Rest {
+    Nothing,
+    /// All segments but this one, which was read first.
+    AllBut(Option<Segment>),
+    /// The segments from the first one down to 0, but not the second one.
+    Down(Segment, Option<Segment>),
+}
+
+impl Segments {
+    pub(super) fn new(reads: Reads) -> Self {
+        Segments {
+            reads,
+            keys: None,
+            present: None,
+            rest: Rest::Nothing,
+        }
+    }
+
+    /// Begins with the segment in which the last row of the table was found, so that duplicates in
+    /// the order of their first delivery need one look-up each.
+    pub(super) fn begin(&mut self, table: &Table, keys: &[pg_sys::ScanKeyData]) {
+        self.keys = keys.try_into().ok();
+        let hit = LAST_HIT.get().filter(|(hit, _)| *hit == table.oid());
+        let hit = hit.map(|(_, segment)| segment);
+        (self.present, self.rest) = match self.reads {
+            Reads::One(segment) => (Some(segment), Rest::Nothing),
+            Reads::All => (hit, Rest::AllBut(hit)),
+        };
+        if self.present.is_none() {
+            self.advance(table);
+        }
+    }
+
+    /// Moves to the next segment. Returns false at the end.
+    pub(super) fn advance(&mut self, table: &Table) -> bool {
+        let (next, read) = match self.rest {
+            Rest::Nothing => (None, None),
+            Rest::AllBut(read) => (last_segment(table), read),
+            Rest::Down(segment, read) => (Some(segment), read),
+        };
+        let below = |segment: Segment| (segment > 0).then(|| segment - 1);
+        let is_read = next.is_some() && next == read;
+        self.present = if is_read { next.and_then(below) } else { next };
+        self.rest = match self.present.and_then(below) {
+            Some(segment) => Rest::Down(segment, read),
+            None => Rest::Nothing,
+        };
+        self.present.is_some()
+    }
+
+    /// Returns the scan keys in the present segment.
+    pub(super) fn keys(&self) -> Option<[pg_sys::ScanKeyData; COLUMNS]> {
+        let equal = pg_sys::BTEqualStrategyNumber;
+        let segment = condition(1, equal, pg_sys::F_INT2EQ, self.present?.into());
+        let [key, destination] = self.keys?.map(|key| pg_sys::ScanKeyData {
+            sk_attno: key.sk_attno + 1,
+            ..key
+        });
+        Some([segment, key, destination])
+    }
+
+    /// Notes that a row was found in the present segment.
+    pub(super) fn note_hit(&self, table: &Table) {
+        LAST_HIT.set(self.present.map(|segment| (table.oid(), segment)));
+    }
+}
+
+/// Returns the segment of the last entry of the index, or `None` if the index has no entry.
+fn last_segment(table: &Table) -> Option<Segment> {
+    // SAFETY: table and index are open. The scan returns the entries of the index without their
+    // rows. The first column is an int2 that is not null, so it begins behind the header.
+    unsafe {
+        let snapshot = &raw mut pg_sys::SnapshotAnyData;
+        let scan = table.begin_scan(snapshot, 0);
+        (*scan).xs_want_itup = true;
+        pg_sys::index_rescan(scan, std::ptr::null_mut(), 0, std::ptr::null_mut(), 0);
+        let backward = pg_sys::ScanDirection::BackwardScanDirection;
+        let is_found = !pg_sys::index_getnext_tid(scan, backward).is_null();
+        let segment = is_found.then(|| (*scan).xs_itup.add(1).cast::<Segment>().read());
+        pg_sys::index_endscan(scan);
+        segment
+    }
+}

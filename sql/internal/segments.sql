@@ -1,0 +1,71 @@
+-- When the present segment of a ring ends.
+--
+-- The first change of a page after a checkpoint writes the whole page to the WAL. Claims have random
+-- keys, so they change every page of the index that belongs to their segment. A shorter segment has
+-- fewer pages. But a claim reads every segment of a slice that has no complete filter. So the number
+-- of segments has a limit, and a segment only ends while all filters of its ring are complete.
+
+CREATE FUNCTION idem.segment_steps(ring idem.ring) RETURNS integer
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
+RETURN CASE ring.name WHEN 'short' THEN 2 WHEN 'standard' THEN 32 ELSE 48 END;
+COMMENT ON FUNCTION idem.segment_steps(idem.ring) IS
+    'Returns the number of segments of a slice if each of them ends by time.';
+
+CREATE FUNCTION idem.segment_parts(ring idem.ring) RETURNS integer
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
+RETURN CASE ring.name WHEN 'short' THEN 4 ELSE 64 END;
+COMMENT ON FUNCTION idem.segment_parts(idem.ring) IS
+    'Returns the largest number of segments of a slice.';
+
+-- A segment that is shorter than the interval of checkpoints would save nothing.
+CREATE FUNCTION idem.segment_duration(ring idem.ring) RETURNS interval
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT greatest(idem.period(ring) / idem.segment_steps(ring),
+                    current_setting('checkpoint_timeout')::interval);
+$$;
+COMMENT ON FUNCTION idem.segment_duration(idem.ring) IS
+    'Returns the time after which the present segment of a ring ends.';
+
+-- A claim takes about 60 bytes of its table. The number of claims is taken from the size of the
+-- tables, because the statistics can be old.
+CREATE FUNCTION idem.segment_has_many_claims(ring idem.ring) RETURNS boolean
+LANGUAGE sql SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT pg_relation_size(idem.slice_table(ring.name, ring.slices[1])) - ring.segment_bytes
+           > greatest(250000 * 60::bigint,
+                      pg_relation_size(idem.slice_table(ring.name,
+                                                        ring.slices[cardinality(ring.slices)]))
+                      / idem.segment_parts(ring));
+$$;
+COMMENT ON FUNCTION idem.segment_has_many_claims(idem.ring) IS
+    'Returns whether the present segment has more than 250,000 claims, and more than its part of '
+    'the claims of the newest sealed slice.';
+
+-- Enough segments remain for those that end by time. While transactions delay the fence, each claim
+-- is written to two segments, so the next segment opens ten times that delay later.
+CREATE FUNCTION idem.segment_is_due(ring idem.ring) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    duration     interval;
+    now_ran      interval;
+    left_by_time double precision;
+BEGIN
+    IF ring.name = 'outbox' OR ring.segment >= idem.segment_parts(ring) - 1 THEN
+        RETURN false;
+    END IF;
+    duration := idem.segment_duration(ring);
+    now_ran := idem.ran();
+    left_by_time := extract(epoch FROM ring.rotated_at + idem.period(ring) - now_ran)
+                    / extract(epoch FROM duration);
+    RETURN (now_ran >= ring.segment_opened + duration
+            OR (idem.segment_parts(ring) - 1 - ring.segment > left_by_time
+                AND idem.segment_has_many_claims(ring)))
+       AND now_ran >= ring.segment_started + 10 * (ring.segment_started - ring.segment_opened)
+       AND NOT EXISTS (SELECT FROM idem.filter_states() f
+                        WHERE f.ring = ring.id AND f.status <> 'complete');
+END
+$$;
+COMMENT ON FUNCTION idem.segment_is_due(idem.ring) IS
+    'Returns whether the present segment of a ring ends now.';
