@@ -12,4 +12,5 @@ mod pause_points;
 mod pending_lock;
 mod reindex;
 mod second_claims;
+mod segments;
 mod updated_rows;
