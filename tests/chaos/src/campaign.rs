@@ -223,6 +223,11 @@ async fn campaign(config: &CampaignConfig, worker: &Path, dir: &Path) -> Result<
         cycles * ROTATIONS_PER_CYCLE,
     ));
     rows.push(row(
+        "segments of rings".to_owned(),
+        watched.segments,
+        cycles * ROTATIONS_PER_CYCLE,
+    ));
+    rows.push(row(
         "maintenance runs by a client".to_owned(),
         watched.maintenance_calls,
         cycles * CALLS_PER_CYCLE,

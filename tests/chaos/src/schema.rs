@@ -11,6 +11,7 @@ use idem_demo::range::live::{
     work::claims,
 };
 use idem_stress::broken::{COMPLETE_UNFENCED, ROTATE_AT_ONCE};
+use idem_testkit::ring::OPEN_SEGMENTS;
 
 const TABLES: &str = "
     -- Poison messages that were repaired, and those that were handled after that.
@@ -51,6 +52,7 @@ pub async fn set_up(
 ) -> Result<()> {
     business::set_up(client, players, positions).await?;
     client.batch_execute(TABLES).await?;
+    client.batch_execute(OPEN_SEGMENTS).await?;
     client
         .batch_execute(&format!(
             "GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA {SCHEMA} TO {CONSUMER_ROLE};

@@ -55,6 +55,8 @@ pub struct Watched {
     pub most_bytes: u64,
     /// The number of completed `CALL idem_maintain()` of clients.
     pub maintenance_calls: u64,
+    /// The segments that a client opened in rings.
+    pub segments: u64,
 }
 
 /// The running observation, which stops when this value is dropped.
@@ -193,7 +195,13 @@ async fn look_for_workers(client: &Client, watched: &Mutex<Watched>) -> Result<(
 
 async fn maintain(client: &Client, watched: &Mutex<Watched>) -> Result<()> {
     client.batch_execute("CALL idem_maintain()").await?;
-    lock(watched).maintenance_calls += 1;
+    let opened: i64 = client
+        .query_one("SELECT open_segments()", &[])
+        .await?
+        .try_get(0)?;
+    let mut watched = lock(watched);
+    watched.maintenance_calls += 1;
+    watched.segments += opened.unsigned_abs();
     Ok(())
 }
 

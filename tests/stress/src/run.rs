@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use idem_cluster::Cluster;
-use idem_testkit::ring::SEALED;
+use idem_testkit::ring::{OPEN_SEGMENTS, SEALED};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use tokio::task::JoinSet;
@@ -66,6 +66,8 @@ pub struct Coverage {
     /// Complete filters of sealed slices that were seen, once a second: without them the claims
     /// read each slice.
     pub complete_filters: u64,
+    /// Segments that were opened in a ring.
+    pub segments: u64,
 }
 
 impl Coverage {
@@ -80,6 +82,7 @@ impl Coverage {
             && self.payload_steps >= least.payload_steps
             && self.imported >= least.imported
             && self.complete_filters >= least.complete_filters
+            && self.segments >= least.segments
     }
 }
 
@@ -147,6 +150,7 @@ pub(super) struct Counts {
     pub moved: AtomicU64,
     pub imported: AtomicU64,
     pub complete_filters: AtomicU64,
+    pub segments: AtomicU64,
     pub sessions_lost: AtomicU64,
 }
 
@@ -195,6 +199,7 @@ impl Arena {
             payload_steps: count(&self.rotations.payloads),
             imported: count(&self.counts.imported),
             complete_filters: count(&self.counts.complete_filters),
+            segments: count(&self.counts.segments),
         }
     }
 }
@@ -319,6 +324,7 @@ async fn prepare(cluster: &Cluster, config: &Config) -> Result<()> {
         client.batch_execute(outside::SCHEMA).await?;
     }
     client.batch_execute(import::SCHEMA).await?;
+    client.batch_execute(OPEN_SEGMENTS).await?;
     if !config.invalidates_filters {
         client.batch_execute(broken::KEEP_FILTERS).await?;
     }
@@ -343,13 +349,27 @@ async fn rotate(arena: Arc<Arena>) -> Result<()> {
         let mut rhythm = tokio::time::interval(Duration::from_millis(20));
         while arena.is_open() {
             rhythm.tick().await;
-            if let Err(error) = client.batch_execute("CALL idem_maintain()").await {
-                expect_kill(error)?;
-                break;
-            }
+            match maintain(&client).await {
+                Ok(segments) => arena.counts.segments.fetch_add(segments, Ordering::Relaxed),
+                Err(error) => {
+                    expect_kill(error)?;
+                    break;
+                }
+            };
         }
     }
     Ok(())
+}
+
+/// Runs a maintenance pass, and then opens a segment in each ring that is steady. Returns the number
+/// of these rings.
+async fn maintain(client: &tokio_postgres::Client) -> Result<u64, Error> {
+    client.batch_execute("CALL idem_maintain()").await?;
+    let opened: i64 = client
+        .query_one("SELECT open_segments()", &[])
+        .await?
+        .try_get(0)?;
+    Ok(opened.unsigned_abs())
 }
 
 /// Looks up claims that were reported committed, until the run ends.
