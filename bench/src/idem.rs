@@ -13,6 +13,10 @@ pub const SEALED: usize = 6;
 
 /// The ring of a destination without configuration.
 const RING: &str = "standard";
+/// The number of segments of a slice that end by time (`idem.segment_steps`).
+const SEGMENTS: u64 = 32;
+/// The present segment in the middle between two rotations. It is half full.
+const PRESENT: u64 = SEGMENTS / 2;
 /// The longest time that a rotation may take. It is longer than any transaction of the benchmark.
 const ROTATION_DEADLINE: Duration = Duration::from_secs(30);
 /// The longest time that the filters of all slices may take. A server reads some million claims in
@@ -30,8 +34,7 @@ impl Ring {
     /// Reads the state of the ring. Fails while a rotation is in progress.
     pub fn steady(session: &mut Session) -> Result<Self> {
         let phase: String = session.value(&format!(
-            "SELECT CASE WHEN opening THEN 'opening' WHEN emptying THEN 'emptying' ELSE 'steady' END
-               FROM idem.ring WHERE name = '{RING}'"
+            "SELECT phase FROM idem.ring WHERE name = '{RING}'"
         ))?;
         ensure!(phase == "steady", "the ring is {phase}");
         Ok(Self {
@@ -99,15 +102,26 @@ pub fn top_up(session: &mut Session, fill: Fill) -> Result<()> {
         }
         // The current slice takes claims while it is measured, so its index must have the shape
         // that random inserts give it. The sealed slices are only read, so they get sorted rows,
-        // which are inserted faster.
-        let order = if position == 0 { "" } else { "ORDER BY key" };
+        // which are inserted faster. The present segment is half full.
+        let (order, halves) = match position {
+            0 => ("", 2 * PRESENT + 1),
+            _ => ("ORDER BY segment, key", 2 * SEGMENTS),
+        };
         session.run(&format!(
-            "INSERT INTO {slice} (key, claimed_at, destination)
-             SELECT key, now(), (SELECT id FROM idem.destination WHERE name = '{DESTINATION}')
-               FROM (SELECT gen_random_uuid() AS key
-                       FROM generate_series(1, {missing})) new {order}"
+            "INSERT INTO {slice} (key, claimed_at, destination, segment)
+             SELECT key, now(), (SELECT id FROM idem.destination WHERE name = '{DESTINATION}'),
+                    segment
+               FROM (SELECT gen_random_uuid() AS key, n * {halves} / {missing} / 2 AS segment
+                       FROM generate_series(0, {missing} - 1::bigint) n) new {order}"
         ))?;
     }
+    // The segment has just opened, so it does not end during a measurement.
+    session.run(&format!(
+        "UPDATE idem.ring SET segment = {PRESENT}, segment_opened = idem.ran(),
+                segment_started = idem.ran(),
+                segment_bytes = pg_relation_size(idem.slice_table(name, slices[1]))
+          WHERE name = '{RING}'"
+    ))?;
     session.run("SELECT idem_finish_restore()")?;
     build_filters(session)
 }

@@ -35,8 +35,8 @@ pub enum InboxState {
 pub struct Inbox(Vec<Probed>);
 
 impl Inbox {
-    /// Opens the slices whose filter does not exclude the claim now. `look` opens another slice only
-    /// if its filter changes.
+    /// Opens the slices whose filter does not exclude the claim now. `look` opens another slice
+    /// only if its filter changes.
     pub fn open(identity: &Identity, rings: &Entered) -> Self {
         let slices = slices_of(&identity.destination, rings);
         let hash = ClaimHashes::new().of(identity);
@@ -47,8 +47,8 @@ impl Inbox {
     }
 
     /// Checks the slices once, without waiting. A claimer adds its claim to the filter, and then
-    /// looks for pending messages. So the caller first writes its pending message, and this function
-    /// reads the filters after that.
+    /// looks for pending messages. So the caller first writes its pending message, and this
+    /// function reads the filters after that.
     pub fn look(&self, identity: &Identity) -> Result<InboxState> {
         let hash = ClaimHashes::new().of(identity);
         fence(SeqCst);

@@ -85,8 +85,9 @@ impl Slices {
 }
 
 /// Returns the slices of the rings that the destination left. Other destinations still write the
-/// current slice of such a ring. No transaction has claimed a message of this destination in it since
-/// `idem_configure`, which locks all claims out. So its filter has every claim of the destination.
+/// current slice of such a ring. No transaction has claimed a message of this destination in it
+/// since `idem_configure`, which locks all claims out. So its filter has every claim of the
+/// destination.
 fn slices_of_left_rings(destination: &Destination, rings: &Rings) -> Vec<Probed> {
     let left = destination.left_rings(rings);
     left.flat_map(|ring| probed_slices(&ring)).collect()

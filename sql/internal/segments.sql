@@ -1,9 +1,10 @@
 -- When the present segment of a ring ends.
 --
--- The first change of a page after a checkpoint writes the whole page to the WAL. Claims have random
--- keys, so they change every page of the index that belongs to their segment. A shorter segment has
--- fewer pages. But a claim reads every segment of a slice that has no complete filter. So the number
--- of segments has a limit, and a segment only ends while all filters of its ring are complete.
+-- The first change of a page after a checkpoint writes the whole page to the WAL. Claims have
+-- random keys, so they change every page of the index that belongs to their segment. A shorter
+-- segment has fewer pages. But a claim reads every segment of a slice that has no complete filter.
+-- So the number of segments has a limit, and a segment only ends while all filters of its ring are
+-- complete.
 
 CREATE FUNCTION idem.segment_steps(ring idem.ring) RETURNS integer
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp

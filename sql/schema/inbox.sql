@@ -120,10 +120,10 @@ SELECT r.id, r.name, r.retention::interval, idem.slice_numbers(r.id), t.zeros, t
 
 -- A claim takes 56 bytes, because the columns with the widest alignment come first. A text id is
 -- stored beside its key, so that a duplicate is distinguished from another text with the same key.
--- Claims are inserted into the newest segment of a slice, so that they change few pages of the index.
--- VACUUM after inserts is off, because a slice is truncated before it is worthwhile to freeze its
--- rows. Each command that inserts a row executes the constraint, except claims. NOT VALID: an
--- upgrade adds it without reading the rows that are there.
+-- Claims are inserted into the newest segment of a slice, so that they change few pages of the
+-- index. VACUUM after inserts is off, because a slice is truncated before it is worthwhile to
+-- freeze its rows. Each command that inserts a row executes the constraint, except claims. NOT
+-- VALID: an upgrade adds it without reading the rows that are there.
 DO $$
 DECLARE
     ring  text;

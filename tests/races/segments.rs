@@ -59,7 +59,8 @@ async fn segments(session: &Session) -> Result<String> {
         .await
 }
 
-/// I1, I8: the newer claimer commits. The older one is a duplicate and deletes its row in segment 0.
+/// I1, I8: the newer claimer commits. The older one is a duplicate and deletes its row in segment
+/// 0.
 #[tokio::test]
 async fn i1_older_claimer_is_a_duplicate_of_the_newer_one() -> Result<()> {
     let db = Database::without_worker("segment_duplicate").await?;

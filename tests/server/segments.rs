@@ -83,8 +83,8 @@ async fn i1_claims_are_found_in_every_segment() -> Result<()> {
     Ok(())
 }
 
-/// I1: while the segment advances, a claim is in both segments. `idem_forget` deletes both rows, and
-/// a batch writes both.
+/// I1: while the segment advances, a claim is in both segments. `idem_forget` deletes both rows,
+/// and a batch writes both.
 #[tokio::test]
 async fn i1_claim_of_an_advancing_ring_is_in_two_segments() -> Result<()> {
     let (_db, session) = fixture("two_segments").await?;

@@ -1,10 +1,10 @@
 //! The claim: the right to process a message. Only one transaction gets it.
 //!
-//! A claim looks its key up in the sealed slices, in the current slice and, while the ring opens the
-//! next slice, there too. It does not read a slice whose filter excludes the key (see `filters`). It
-//! then inserts a row into the present segment of the current slice and, while the ring opens a
-//! segment or a slice, into that one. The message is claimed if every insert succeeds and no lease
-//! protects the message (see `pending`).
+//! A claim looks its key up in the sealed slices, in the current slice and, while the ring opens
+//! the next slice, there too. It does not read a slice whose filter excludes the key (see
+//! `filters`). It then inserts a row into the present segment of the current slice and, while the
+//! ring opens a segment or a slice, into that one. The message is claimed if every insert succeeds
+//! and no lease protects the message (see `pending`).
 
 mod batch;
 mod inspect;

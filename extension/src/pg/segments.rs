@@ -1,5 +1,5 @@
-//! Look-ups in a slice of the inbox. The unique index of a slice begins with the segment of the row,
-//! so a look-up reads one segment after the other.
+//! Look-ups in a slice of the inbox. The unique index of a slice begins with the segment of the
+//! row, so a look-up reads one segment after the other.
 //!
 //! A slice can have rows in every segment, because COPY, logical replication and pg_restore insert
 //! the segments of another server. So a look-up reads all segments from that of the last entry of

@@ -361,8 +361,8 @@ async fn rotate(arena: Arc<Arena>) -> Result<()> {
     Ok(())
 }
 
-/// Runs a maintenance pass, and then opens a segment in each ring that is steady. Returns the number
-/// of these rings.
+/// Runs a maintenance pass, and then opens a segment in each ring that is steady. Returns the
+/// number of these rings.
 async fn maintain(client: &tokio_postgres::Client) -> Result<u64, Error> {
     client.batch_execute("CALL idem_maintain()").await?;
     let opened: i64 = client
