@@ -1,6 +1,6 @@
 //! A claim (extension/src/claim/mod.rs).
 
-use crate::{Claims, Ring, Row, Rule, SLICES, State};
+use crate::{Claims, Ring, Row, Rule, SEGMENTS, SLICES, State};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Claimer {
@@ -30,10 +30,11 @@ pub struct Open {
     met_in_progress: bool,
 }
 
-/// The next step, with the position in the list of slices.
+/// The next step, with the position in the list of slices or written segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
-    Look(usize),
+    /// Reads the next row of the slice that is in a segment below this one.
+    Look(usize, usize),
     Add(usize),
     Insert(usize),
     Written,
@@ -66,7 +67,7 @@ impl Claimer {
             Claimer::Open(Open { ring, .. }) | Claimer::Duplicate { ring, .. } => ring,
             Claimer::Idle | Claimer::Entered(_) | Claimer::Ended => return false,
         };
-        ring.written().contains(&slice)
+        ring.written().iter().any(|place| place.slice == slice)
     }
 }
 
@@ -79,10 +80,13 @@ pub fn open(state: &mut State, n: usize) -> bool {
     let Claimer::Entered(ring) = state.claimers[n] else {
         return false;
     };
-    let is_copied = |row: &Option<Row>| row.is_some_and(|row| row.by.is_none() && row.is_committed);
+    let is_copied = |rows: &[Option<Row>; SEGMENTS]| {
+        let mut rows = rows.iter().flatten();
+        rows.any(|row| row.by.is_none() && row.is_committed)
+    };
     state.claimers[n] = Claimer::Open(Open {
         ring,
-        step: Step::Look(0),
+        step: Step::Look(0, SEGMENTS),
         is_first: false,
         must_find: state.rows.each_ref().map(is_copied),
         met_in_progress: false,
@@ -97,48 +101,56 @@ pub fn step(model: &Claims, state: &mut State, n: usize) -> bool {
     };
     let (probed, written) = (open.ring.probed(), open.ring.written());
     match open.step {
-        Step::Look(at) if at == probed.len() => {
+        Step::Look(at, _) if at == probed.len() => {
             if open.met_in_progress {
                 // Waits for the other transaction and looks again.
-                if written.iter().any(|&slice| in_progress(state, n, slice)) {
+                if written
+                    .iter()
+                    .any(|place| in_progress(state, n, place.slice))
+                {
                     return false;
                 }
                 open.met_in_progress = false;
-                open.step = Step::Look(0);
+                open.step = Step::Look(0, SEGMENTS);
             } else {
                 open.step = Step::Add(0);
             }
         }
-        Step::Look(at) => {
+        Step::Look(at, below) => {
             let slice = probed[at];
-            open.step = Step::Look(at + 1);
-            if !is_excluded(model, state, &open.ring, slice) {
-                match state.rows[slice] {
-                    Some(row) if row.is_committed => return duplicate(state, n, &open, slice),
-                    Some(row) if row.by != Some(n) => open.met_in_progress = true,
-                    _ => {}
-                }
+            // The filter is checked once.
+            let is_read = below < SEGMENTS || !is_excluded(model, state, &open.ring, slice);
+            let row = last_row(model, state, &open.ring, slice, below).filter(|_| is_read);
+            open.step = match row {
+                Some((segment, _)) => Step::Look(at, segment),
+                None => Step::Look(at + 1, SEGMENTS),
+            };
+            match row {
+                Some((_, row)) if row.is_committed => return duplicate(state, n, &open, slice),
+                Some((_, row)) if row.by != Some(n) => open.met_in_progress = true,
+                _ => {}
             }
         }
         Step::Add(at) => {
-            let slice = written[at];
+            let slice = written[at].slice;
             if model.keeps(Rule::Add) && slice == state.filtered {
-                open.is_first = state.filter.add(model, open.ring.opened[slice]);
+                open.is_first |= state.filter.add(model, open.ring.opened[slice]);
             }
             open.step = Step::Insert(at);
         }
         Step::Insert(at) => {
-            let slice = written[at];
-            match state.rows[slice] {
+            let (slice, segment) = (written[at].slice, written[at].segment);
+            match state.rows[slice][segment] {
                 Some(row) if row.is_committed => return duplicate(state, n, &open, slice),
-                Some(row) if row.by != Some(n) => return false,
+                Some(row) if row.by != Some(n) => {
+                    let mut rows = state.rows[slice].iter().flatten();
+                    let has_own = rows.any(|row| row.by == Some(n));
+                    let takes_own = !model.keeps(Rule::Conflict) && has_own;
+                    return takes_own && duplicate(state, n, &open, slice);
+                }
                 _ => {}
             }
-            state.rows[slice] = Some(Row {
-                by: Some(n),
-                is_committed: false,
-                rotations: state.ring.rotations,
-            });
+            state.rows[slice][segment] = Some(Row::new(Some(n), &state.ring));
             open.step = match at + 1 == written.len() {
                 true => Step::Written,
                 false => Step::Add(at + 1),
@@ -154,8 +166,27 @@ fn is_excluded(model: &Claims, state: &State, ring: &Ring, slice: usize) -> bool
     slice == state.filtered && state.filter.excludes(model, ring.opened[slice])
 }
 
+/// `Lookup::in_segments`: the row of the slice in the last segment below this one.
+fn last_row(
+    model: &Claims,
+    state: &State,
+    ring: &Ring,
+    slice: usize,
+    below: usize,
+) -> Option<(usize, Row)> {
+    let written = ring.written();
+    let is_present = |segment: usize| {
+        let mut places = written.iter().filter(|place| place.slice == slice);
+        places.clone().next().is_none() || places.any(|place| place.segment == segment)
+    };
+    let is_read = |&segment: &usize| model.keeps(Rule::WholeSlice) || is_present(segment);
+    let mut segments = (0..below).rev().filter(is_read);
+    segments.find_map(|segment| Some((segment, state.rows[slice][segment]?)))
+}
+
 fn in_progress(state: &State, n: usize, slice: usize) -> bool {
-    state.rows[slice].is_some_and(|row| !row.is_committed && row.by != Some(n))
+    let mut rows = state.rows[slice].iter().flatten();
+    rows.any(|row| !row.is_committed && row.by != Some(n))
 }
 
 /// The message is claimed in this slice: what the claim has written is retracted.
@@ -175,17 +206,16 @@ pub fn commit(state: &mut State, n: usize) -> bool {
         return false;
     };
     for slice in open.ring.probed() {
-        let other = state.rows[slice].filter(|row| row.is_committed && row.by != Some(n));
-        state.is_doubled |= match other {
-            Some(Row { by: None, .. }) => open.must_find[slice],
-            Some(_) => true,
-            None => false,
-        };
+        let rows = state.rows[slice].iter().flatten();
+        let mut others = rows.filter(|row| row.is_committed && row.by != Some(n));
+        state.is_doubled |= others.any(|row| row.by.is_some() || open.must_find[slice]);
     }
-    for row in state.rows.iter_mut().flatten() {
+    for row in state.rows.as_flattened_mut().iter_mut().flatten() {
         if row.by == Some(n) {
-            row.is_committed = true;
-            row.rotations = state.ring.rotations;
+            *row = Row {
+                is_committed: true,
+                ..Row::new(Some(n), &state.ring)
+            };
         }
     }
     state.claimers[n] = Claimer::Ended;
@@ -193,7 +223,7 @@ pub fn commit(state: &mut State, n: usize) -> bool {
 }
 
 pub fn roll_back(state: &mut State, n: usize) -> bool {
-    for row in &mut state.rows {
+    for row in state.rows.as_flattened_mut() {
         *row = row.filter(|row| row.by != Some(n) || row.is_committed);
     }
     state.claimers[n] = Claimer::Ended;

@@ -1,6 +1,6 @@
 //! The filters (extension/src/filters, extension/core/src/filter).
 
-use crate::{Claims, Copier, Row, Rule, State};
+use crate::{Claims, Copier, Row, Rule, SEGMENTS, State};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Status {
@@ -102,7 +102,8 @@ pub fn scan(state: &mut State) -> bool {
     if is_locked {
         return false;
     }
-    state.filter.may_have |= state.rows[state.filtered].is_some();
+    let mut rows = state.rows[state.filtered].iter();
+    state.filter.may_have |= rows.any(Option::is_some);
     state.filter.is_scanned = true;
     true
 }
@@ -121,10 +122,13 @@ pub fn copies(state: &State) -> bool {
     )
 }
 
+/// The segment of the copied row. It can be above the present segment.
+const COPIED: usize = SEGMENTS - 1;
+
 /// The next step of COPY: lock, CHECK, insert, commit.
 pub fn copy(model: &Claims, state: &mut State) -> bool {
-    let rotations = state.ring.rotations;
-    let row = &mut state.rows[state.filtered];
+    let copied = Row::new(None, &state.ring);
+    let row = &mut state.rows[state.filtered][COPIED];
     state.copier = match state.copier {
         Copier::Idle => Copier::Locked,
         Copier::Locked => {
@@ -140,11 +144,7 @@ pub fn copy(model: &Claims, state: &mut State) -> bool {
             Some(row) if row.is_committed => Copier::Done,
             Some(_) => return false,
             None => {
-                *row = Some(Row {
-                    by: None,
-                    is_committed: false,
-                    rotations,
-                });
+                *row = Some(copied);
                 Copier::Inserted
             }
         },

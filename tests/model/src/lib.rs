@@ -10,17 +10,29 @@ mod ring;
 
 pub use claimer::{Claimer, Step};
 pub use filter::{Filter, Status};
-pub use ring::{Phase, Ring, SLICES};
+pub use ring::{Phase, Place, Ring, SEGMENTS, SLICES};
 
 use stateright::{Expectation, Model, Property};
 
 /// A rule of the protocol that a broken variant leaves out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// While the ring opens, claims are written to current and to next (`idem.rotate`: opening).
+    /// While the ring opens a segment or a slice, claims are written to the present one and to the
+    /// new one (`idem.rotate`: advancing, opening).
     Opening,
-    /// The slices rotate only when no transaction writes to current only (`idem.fence`).
+    /// A segment advances, or the slices rotate, only when no transaction writes to the present one
+    /// only (`idem.fence`).
     FirstFence,
+    /// The fence of each step has another name (`idem.published_step`).
+    FenceName,
+    /// The ring rotates when its period has passed, and not when its segments are used up
+    /// (`idem.is_due`).
+    Period,
+    /// A look-up reads every segment of a slice (`Lookup::in_segments`).
+    WholeSlice,
+    /// After a conflict a claimer looks only into the segment of the conflict
+    /// (`Lookup::in_segment`).
+    Conflict,
     /// A slice is emptied only when no transaction reads it (`idem.fence`).
     SecondFence,
     /// A row that another command inserts invalidates the filter (`idem.invalidate_filter`).
@@ -46,6 +58,20 @@ pub struct Row {
     pub is_committed: bool,
     /// How often the ring had rotated when the row was committed, or was inserted.
     pub rotations: u8,
+    /// The number of periods that had passed.
+    pub periods: u8,
+}
+
+impl Row {
+    /// A row that is inserted now.
+    fn new(by: Option<usize>, ring: &Ring) -> Self {
+        Row {
+            by,
+            is_committed: false,
+            rotations: ring.rotations,
+            periods: ring.periods(),
+        }
+    }
 }
 
 /// A transaction that copies a row of the message into a slice.
@@ -61,7 +87,9 @@ pub enum Copier {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
     pub ring: Ring,
-    pub rows: [Option<Row>; SLICES],
+    pub rows: [[Option<Row>; SEGMENTS]; SLICES],
+    /// The fence that has passed last, if its name is used again.
+    pub passed: Option<(Phase, u8)>,
     /// The slice with a filter, into which rows are copied. Filters of different slices do not
     /// depend on each other, so the model has one at a time.
     pub filtered: usize,
@@ -87,7 +115,9 @@ pub enum Action {
     Claim(usize),
     Commit(usize),
     RollBack(usize),
-    /// `idem.rotate`: the next step of the rotation.
+    /// `idem.rotate`: the next step of an advance.
+    Advance,
+    /// `idem.rotate`: the next step of a rotation.
     Rotate,
     /// `filters::build`: prepare, list the lockers, scan, complete.
     Prepare,
@@ -103,6 +133,8 @@ pub enum Action {
 #[derive(Clone, Debug)]
 pub struct Claims {
     pub claimers: usize,
+    /// The largest number of advances, in all slices.
+    pub advances: u8,
     pub rotations: u8,
     pub copies: bool,
     pub crashes: u8,
@@ -110,10 +142,14 @@ pub struct Claims {
 }
 
 impl Rule {
-    pub const ALL: [Rule; 9] = [
+    pub const ALL: [Rule; 13] = [
         Rule::Opening,
         Rule::FirstFence,
         Rule::SecondFence,
+        Rule::FenceName,
+        Rule::Period,
+        Rule::WholeSlice,
+        Rule::Conflict,
         Rule::Invalidation,
         Rule::Lockers,
         Rule::Add,
@@ -127,6 +163,7 @@ impl Claims {
     /// Two claimers, and all rules. Claims are removed from the third rotation on.
     pub const WHOLE: Claims = Claims {
         claimers: 2,
+        advances: 0,
         rotations: 3,
         copies: true,
         crashes: 0,
@@ -135,9 +172,19 @@ impl Claims {
 
     /// The smallest model in which leaving this rule out breaks an invariant.
     pub fn without(rule: Rule) -> Claims {
+        let advances = match rule {
+            Rule::FenceName => 2,
+            Rule::WholeSlice | Rule::Conflict => 1,
+            _ => 0,
+        };
         Claims {
-            // A slice with an old filter is sealed again after more rotations.
-            rotations: if rule == Rule::Tag { 5 } else { 3 },
+            advances,
+            rotations: match rule {
+                // A slice with an old filter is sealed again after more rotations.
+                Rule::Tag => 5,
+                _ if advances > 0 => 0,
+                _ => 3,
+            },
             copies: matches!(rule, Rule::Invalidation | Rule::Lockers | Rule::First),
             without: Some(rule),
             ..Claims::WHOLE
@@ -146,7 +193,15 @@ impl Claims {
 
     /// Whether a property must hold in each state.
     pub fn is_invariant(name: &str) -> bool {
-        [CLAIMED_ONCE, ONE_FIRST, KEPT, REMOVED, SAME_FACTS].contains(&name)
+        [
+            CLAIMED_ONCE,
+            ONE_SEGMENT,
+            ONE_FIRST,
+            KEPT,
+            REMOVED,
+            SAME_FACTS,
+        ]
+        .contains(&name)
     }
 
     pub fn keeps(&self, rule: Rule) -> bool {
@@ -156,6 +211,8 @@ impl Claims {
 
 /// I1.
 pub const CLAIMED_ONCE: &str = "a message is claimed once";
+/// I1: the unique index of this segment decides between the claimers.
+pub const ONE_SEGMENT: &str = "each two open claimers write a common segment";
 /// I1: two claimers that delete their rows would wait for each other.
 pub const ONE_FIRST: &str = "at most one claimer of a slice uses an ordinary insert";
 /// I6.
@@ -171,7 +228,8 @@ impl State {
         let ring = &self.ring;
         let oldest = ring.rotations.saturating_sub(SLICES as u8 - 1);
         let is_old = |row: &Row| row.by.is_some() && row.is_committed && row.rotations < oldest;
-        ring.phase != Phase::Steady || !self.rows.iter().flatten().any(is_old)
+        let mut rows = self.rows.as_flattened().iter().flatten();
+        matches!(ring.phase, Phase::Opening | Phase::Emptying) || !rows.any(is_old)
     }
 
     /// Whether a claimer that has looked into all slices did not read the one with the filter.
@@ -182,6 +240,12 @@ impl State {
                 && open.ring.probed().contains(&self.filtered)
                 && self.filter.excludes(&model, open.ring.opened[self.filtered]))
         })
+    }
+
+    fn claimers_share_segments(&self) -> bool {
+        let rings: Vec<&Ring> = self.claimers.iter().filter_map(Claimer::ring).collect();
+        let shares = |one: &&Ring| rings.iter().all(|other| one.shares_a_segment_with(other));
+        rings.iter().all(shares)
     }
 
     /// The number of open claimers that use an ordinary insert.
@@ -195,8 +259,10 @@ impl State {
             let Claimer::Duplicate { slice, .. } = claimer else {
                 return true;
             };
-            let is_found = self.rows[*slice].is_some_and(|row| row.is_committed);
-            let has_written = self.rows.iter().flatten().any(|row| row.by == Some(n));
+            let mut rows = self.rows.as_flattened().iter().flatten();
+            let has_written = rows.any(|row| row.by == Some(n));
+            let mut found = self.rows[*slice].iter().flatten();
+            let is_found = found.any(|row| row.is_committed);
             is_found && !has_written
         })
     }
@@ -209,7 +275,8 @@ impl Model for Claims {
     fn init_states(&self) -> Vec<State> {
         let state = |filtered| State {
             ring: Ring::NEW,
-            rows: [None; SLICES],
+            rows: [[None; SEGMENTS]; SLICES],
+            passed: None,
             filtered,
             filter: Filter::NONE,
             claimers: vec![Claimer::Idle; self.claimers],
@@ -239,7 +306,7 @@ impl Model for Claims {
                 Claimer::Ended => {}
             }
         }
-        actions.push(Action::Rotate);
+        actions.extend([Action::Advance, Action::Rotate]);
         let filter = &state.filter;
         actions.push(match (filter.status, &filter.lockers) {
             (Status::Building, None) => Action::List,
@@ -264,6 +331,7 @@ impl Model for Claims {
             Action::Claim(n) => claimer::step(self, &mut state, n),
             Action::Commit(n) => claimer::commit(&mut state, n),
             Action::RollBack(n) => claimer::roll_back(&mut state, n),
+            Action::Advance => ring::advance(self, &mut state),
             Action::Rotate => ring::rotate(self, &mut state),
             Action::Prepare => filter::prepare(&mut state),
             Action::List => filter::list(self, &mut state),
@@ -278,6 +346,9 @@ impl Model for Claims {
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
             Property::always(CLAIMED_ONCE, |_, state: &State| !state.is_doubled),
+            Property::always(ONE_SEGMENT, |_, state: &State| {
+                state.claimers_share_segments()
+            }),
             Property::always(ONE_FIRST, |_, state: &State| state.firsts() <= 1),
             Property::always(KEPT, |_, state: &State| !state.is_forgotten_early),
             Property::always(REMOVED, |_, state: &State| state.keeps_no_old_row()),
@@ -334,7 +405,7 @@ fn crash(state: &mut State) -> bool {
             claimer::roll_back(state, n);
         }
     }
-    for row in &mut state.rows {
+    for row in state.rows.as_flattened_mut() {
         *row = row.filter(|row| row.is_committed);
     }
     state.copier = Copier::Done;
