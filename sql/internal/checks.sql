@@ -234,16 +234,23 @@ CREATE FUNCTION idem.check_rotation() RETURNS TABLE (check_name text, status tex
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    r       idem.ring;
-    late    interval;
-    holders text;
+    r         idem.ring;
+    late      interval;
+    advancing interval;
+    problem   text;
+    holders   text;
 BEGIN
     FOR r IN SELECT * FROM idem.ring x WHERE x.name <> 'outbox' ORDER BY x.id LOOP
         late := justify_hours(date_trunc('second', idem.overdue(r)));
+        advancing := CASE r.phase WHEN 'advancing' THEN idem.ran() - r.segment_opened END;
         check_name := 'rotation ' || r.name;
         status := CASE WHEN late > greatest(2 * idem.period(r), '5 minutes') THEN 'critical'
-                       WHEN late > greatest(idem.period(r) / 2, '1 minute') THEN 'warning'
+                       WHEN late > greatest(idem.period(r) / 2, '1 minute')
+                            OR advancing > '5 minutes' THEN 'warning'
                        ELSE 'ok' END;
+        problem := CASE WHEN late > '0' THEN format('late by %s', late)
+                        ELSE format('each claim has been stored twice for %s',
+                                    justify_hours(date_trunc('second', advancing))) END;
         IF status = 'ok' THEN
             detail := format('rotates every %s, last %s ago',
                              idem.period(r), idem.ran() - r.rotated_at);
@@ -255,7 +262,7 @@ BEGIN
                            END AS what
                       FROM idem.rotation_blockers() x WHERE x.ring = r.name
                      GROUP BY 1 ORDER BY min(x.xact_start) LIMIT 5) b;
-            detail := format('late by %s: ', late) || CASE
+            detail := problem || ': ' || CASE
                 WHEN holders IS NOT NULL
                 THEN format('it waits for %s: see idem_rotation_blockers()', holders)
                 WHEN EXISTS (SELECT 1 FROM idem.maintenance_error e

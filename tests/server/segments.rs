@@ -236,3 +236,33 @@ async fn segment_with_many_claims_ends_early() -> Result<()> {
     }
     Ok(())
 }
+
+/// Health reports a transaction that keeps a segment from advancing, because each claim is stored
+/// twice until it ends.
+#[tokio::test]
+async fn health_reports_a_segment_that_cannot_advance() -> Result<()> {
+    let (db, session) = fixture("cannot_advance").await?;
+    let open = db.connect().await?;
+    let pid = open.pid().await?;
+    open.run("BEGIN").await?;
+    ensure!(claim(&open, "open").await?);
+    make_segment_due(&session, "standard").await?;
+    assert_eq!(rotate(&session, "standard").await?, "advancing");
+    assert_eq!(rotate(&session, "standard").await?, "waiting");
+    let health = "SELECT status, detail FROM idem_health() WHERE check_name = 'rotation standard'";
+    let young = session.text(health).await?;
+    ensure!(young.starts_with("ok|rotates every"), "{young}");
+    let is_old = "UPDATE idem.ring SET segment_opened = segment_opened - '10 minutes'::interval
+                   WHERE name = 'standard'";
+    session.run(is_old).await?;
+    assert_eq!(rotate(&session, "standard").await?, "waiting");
+    let old = session.text(health).await?;
+    let twice = "warning|each claim has been stored twice for 00:10:0";
+    ensure!(old.starts_with(twice), "{old}");
+    ensure!(old.contains(&format!("pid {pid}")), "{old}");
+    open.run("COMMIT").await?;
+    assert_eq!(rotate(&session, "standard").await?, "advanced");
+    let ended = session.text(health).await?;
+    ensure!(ended.starts_with("ok|"), "{ended}");
+    Ok(())
+}
