@@ -19,7 +19,7 @@ async fn i1_i6_claims_are_unique_and_kept_during_rotation_and_kills() -> Result<
         moved: 5,
         imported: 100,
         complete_filters: 50,
-        segments: 100,
+        segments: 50,
         ..Coverage::default()
     };
     let config = Config::healthy(Goal::Covered {
@@ -71,7 +71,7 @@ async fn i1_i4_i6_hold_with_leases_and_received_messages() -> Result<()> {
         crashed: 1,
         pending_rotations: 1,
         payload_steps: 1,
-        segments: 50,
+        segments: 20,
         ..Coverage::default()
     };
     let config = Config::outside(Goal::Covered {
