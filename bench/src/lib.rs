@@ -36,6 +36,7 @@ pub mod search_path;
 mod server;
 mod side;
 mod throughput;
+mod wal;
 pub mod wire;
 
 pub use options::{Options, Part};
@@ -70,6 +71,7 @@ pub fn run(options: &Options) -> Result<bool> {
             Part::Claims => throughput::run(&install, options)?.into(),
             Part::InServer => in_server::run(&install, options)?.into(),
             Part::Flat => flat::run(&install, options)?.into(),
+            Part::Wal => wal::run(&install, options)?,
             Part::Pipelined => pipelined::run(&install, options)?.into(),
             Part::LongRun => long_run::run(&install, options)?,
             Part::Storage => footprint::run(&install, options)?.into(),

@@ -75,6 +75,8 @@ pub fn run(install: &Install, options: &Options) -> Result<Figures> {
         table.pair(what, median(ours), median(theirs), target);
         curves.push(Curve {
             name: what.to_owned(),
+            axis: "minute".to_owned(),
+            at: (1..=ours.len()).map(|minute| minute as f64).collect(),
             ours: ours.clone(),
             theirs: theirs.clone(),
         });

@@ -16,6 +16,9 @@ pub enum Part {
     InServer,
     /// A claim with 10 M and 50 M retained claims, against one with 1 M
     Flat,
+    /// WAL of claims after a checkpoint with 1 M, 10 M and 50 M retained claims, against a
+    /// hand-written inbox
+    Wal,
     /// A transaction that is sent as one pipeline, with and without the claim, and against a round
     /// trip for each statement
     Pipelined,

@@ -25,8 +25,8 @@ const UNIT: f64 = 150.0;
 /// Longer bars are cut.
 const LONGEST: f64 = 2.6;
 
-/// Draws `ratios.svg` with every ratio that has a target, and `long-run.svg` with the figures of
-/// each minute of the long run.
+/// Draws `ratios.svg` with every ratio that has a target, and for each part with curves a picture
+/// with the name of the part.
 pub fn draw(all: &[Kept], folder: &Path) -> Result<()> {
     ensure!(!all.is_empty(), "no part was measured yet");
     fs::create_dir_all(folder)?;
@@ -44,12 +44,9 @@ pub fn draw(all: &[Kept], folder: &Path) -> Result<()> {
     ratios(&what_was_measured(all), &lines, &file).map_err(|error| anyhow!("{error}"))?;
     for kept in all.iter().filter(|kept| !kept.figures.curves.is_empty()) {
         let measured = what_was_measured(std::slice::from_ref(kept));
-        curves(
-            &measured,
-            &kept.figures.curves,
-            &folder.join("long-run.svg"),
-        )
-        .map_err(|error| anyhow!("{error}"))?;
+        let title = format!("{} ({measured})", kept.part);
+        let file = folder.join(format!("{}.svg", kept.part));
+        curves(&title, &kept.figures.curves, &file).map_err(|error| anyhow!("{error}"))?;
     }
     Ok(())
 }
@@ -134,16 +131,17 @@ fn shortened(text: &str) -> String {
 
 /// Draws a chart for each curve, one below the other.
 fn curves(
-    measured: &str,
+    title: &str,
     curves: &[Curve],
     file: &Path,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let height = HEAD as u32 + 260 * curves.len() as u32;
     let root = SVGBackend::new(file, (900, height)).into_drawing_area();
     root.fill(&WHITE)?;
-    let title = format!("The long run ({measured})");
-    let root = root.titled(&title, (FONT, 18))?;
+    let root = root.titled(title, (FONT, 18))?;
     for (area, curve) in root.split_evenly((curves.len(), 1)).iter().zip(curves) {
+        let first = curve.at.first().copied().unwrap_or_default();
+        let last = curve.at.last().copied().unwrap_or(first + 1.0);
         let largest = curve.ours.iter().chain(&curve.theirs).copied();
         let largest = largest.fold(0.0, f64::max) * 1.1;
         let mut chart = ChartBuilder::on(area)
@@ -151,13 +149,13 @@ fn curves(
             .margin(10)
             .x_label_area_size(30)
             .y_label_area_size(70)
-            .build_cartesian_2d(1..curve.ours.len().max(2), 0.0..largest)?;
-        chart.configure_mesh().x_desc("minute").draw()?;
+            .build_cartesian_2d(first..last, 0.0..largest)?;
+        chart.configure_mesh().x_desc(&curve.axis).draw()?;
         for (name, values, color) in [
             ("idem", &curve.ours, OURS),
             ("hand-written", &curve.theirs, THEIRS),
         ] {
-            let points = values.iter().enumerate().map(|(n, value)| (n + 1, *value));
+            let points = curve.at.iter().copied().zip(values.iter().copied());
             chart
                 .draw_series(LineSeries::new(points, color.stroke_width(2)))?
                 .label(name)

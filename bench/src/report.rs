@@ -20,10 +20,13 @@ impl From<Vec<Table>> for Figures {
     }
 }
 
-/// A figure of both sides for each minute.
+/// A figure of both sides at several points.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Curve {
     pub name: String,
+    /// What the positions are, with their unit.
+    pub axis: String,
+    pub at: Vec<f64>,
     pub ours: Vec<f64>,
     pub theirs: Vec<f64>,
 }
