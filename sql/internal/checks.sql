@@ -248,7 +248,8 @@ BEGIN
                        WHEN late > greatest(idem.period(r) / 2, '1 minute')
                             OR advancing > '5 minutes' THEN 'warning'
                        ELSE 'ok' END;
-        problem := CASE WHEN late > '0' THEN format('late by %s', late)
+        problem := CASE WHEN late > greatest(idem.period(r) / 2, '1 minute')
+                        THEN format('late by %s', late)
                         ELSE format('each claim has been stored twice for %s',
                                     justify_hours(date_trunc('second', advancing))) END;
         IF status = 'ok' THEN

@@ -151,7 +151,7 @@ AS $$
                    * 1000000)::bigint);
 $$;
 COMMENT ON FUNCTION idem.published_step(idem.ring) IS
-    'Returns the step of a ring that is opening or emptying after which its fence was listed.';
+    'Returns the step of a ring that is not steady after which its fence was listed.';
 
 CREATE FUNCTION idem.rotate(ring_name text) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms'

@@ -30,18 +30,17 @@ COMMENT ON FUNCTION idem.segment_duration(idem.ring) IS
 
 -- A claim takes about 60 bytes of its table. The number of claims is taken from the size of the
 -- tables, because the statistics can be old.
-CREATE FUNCTION idem.segment_has_many_claims(ring idem.ring) RETURNS boolean
+CREATE FUNCTION idem.bytes_of_many_claims(ring idem.ring) RETURNS bigint
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT pg_relation_size(idem.slice_table(ring.name, ring.slices[1])) - ring.segment_bytes
-           > greatest(250000 * 60::bigint,
-                      pg_relation_size(idem.slice_table(ring.name,
-                                                        ring.slices[cardinality(ring.slices)]))
-                      / idem.segment_parts(ring));
+    SELECT greatest(250000 * 60::bigint,
+                    pg_relation_size(idem.slice_table(ring.name,
+                                                      ring.slices[cardinality(ring.slices)]))
+                    / idem.segment_parts(ring));
 $$;
-COMMENT ON FUNCTION idem.segment_has_many_claims(idem.ring) IS
-    'Returns whether the present segment has more than 250,000 claims, and more than its part of '
-    'the claims of the newest sealed slice.';
+COMMENT ON FUNCTION idem.bytes_of_many_claims(idem.ring) IS
+    'Returns the size at which a segment ends early: that of 250,000 claims, or a part of the '
+    'newest sealed slice, whichever is larger.';
 
 -- Enough segments remain for those that end by time. While transactions delay the fence, each claim
 -- is written to two segments, so the next segment opens ten times that delay later.
@@ -52,8 +51,14 @@ DECLARE
     duration     interval;
     now_ran      interval;
     left_by_time double precision;
+    grown_by     bigint;
 BEGIN
     IF ring.name = 'outbox' OR ring.segment >= idem.segment_parts(ring) - 1 THEN
+        RETURN false;
+    END IF;
+    -- A ring without new claims needs no segments, and no look at its filters.
+    grown_by := pg_relation_size(idem.slice_table(ring.name, ring.slices[1])) - ring.segment_bytes;
+    IF grown_by <= 0 THEN
         RETURN false;
     END IF;
     duration := idem.segment_duration(ring);
@@ -62,7 +67,7 @@ BEGIN
                     / extract(epoch FROM duration);
     RETURN (now_ran >= ring.segment_opened + duration
             OR (idem.segment_parts(ring) - 1 - ring.segment > left_by_time
-                AND idem.segment_has_many_claims(ring)))
+                AND grown_by > idem.bytes_of_many_claims(ring)))
        AND now_ran >= ring.segment_started + 10 * (ring.segment_started - ring.segment_opened)
        AND NOT EXISTS (SELECT FROM idem.filter_states() f
                         WHERE f.ring = ring.id AND f.status <> 'complete');

@@ -67,6 +67,8 @@ CREATE TABLE idem.ring (
     CONSTRAINT ring_phase_is_known
         CHECK (phase IN ('steady', 'advancing', 'opening', 'emptying')),
     CONSTRAINT ring_segment_is_known CHECK (segment >= 0 AND segment <= 63),
+    CONSTRAINT ring_advances_to_a_segment
+        CHECK (phase <> 'advancing' OR (segment < 63 AND name <> 'outbox')),
     CONSTRAINT ring_retention_is_positive CHECK (retention > '0')
 );
 COMMENT ON TABLE  idem.ring IS
@@ -86,8 +88,8 @@ COMMENT ON COLUMN idem.ring.segment IS
 COMMENT ON COLUMN idem.ring.segment_opened IS
     'The time since which claims are written to the newest segment.';
 COMMENT ON COLUMN idem.ring.segment_started IS
-    'The time since which claims are written to the newest segment only. The fence is between the '
-    'two.';
+    'The time since which claims are written to the present segment only. The fence is between '
+    'the two.';
 COMMENT ON COLUMN idem.ring.segment_bytes IS
     'The size of the current slice when its newest segment opened.';
 COMMENT ON COLUMN idem.ring.remembers_since IS

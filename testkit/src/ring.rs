@@ -21,7 +21,8 @@ pub async fn make_segment_due(session: &Session, ring: &str) -> Result<()> {
     session
         .run(&format!(
             "UPDATE idem.ring SET segment_opened = segment_opened - retention,
-                                  segment_started = segment_opened - retention
+                                  segment_started = segment_opened - retention,
+                                  segment_bytes = 0
               WHERE name = '{ring}'"
         ))
         .await

@@ -83,8 +83,7 @@ async fn i1_claims_are_found_in_every_segment() -> Result<()> {
     Ok(())
 }
 
-/// I1: while the segment advances, a claim is in both segments. `idem_forget` deletes both rows,
-/// and a batch writes both.
+/// I1: while the segment advances, a claim is in both segments. `idem_forget` deletes both rows.
 #[tokio::test]
 async fn i1_claim_of_an_advancing_ring_is_in_two_segments() -> Result<()> {
     let (_db, session) = fixture("two_segments").await?;
@@ -97,10 +96,6 @@ async fn i1_claim_of_an_advancing_ring_is_in_two_segments() -> Result<()> {
     let forget = "SELECT idem_forget('forgotten', 'orders')";
     assert_eq!(session.text(forget).await?, "t");
     assert_eq!(segments(&session, 0, "forgotten").await?, "NULL");
-    let batch = "SELECT array_position(idem_try_claim_batch(ARRAY(
-                            SELECT 'b-' || n FROM generate_series(1, 20) n), 'orders'), false)";
-    assert_eq!(session.text(batch).await?, "NULL");
-    assert_eq!(segments(&session, 0, "b-7").await?, "0,1");
     assert_eq!(rotate(&session, "standard").await?, "advanced");
     ensure!(!claim(&session, "m").await?);
     ensure!(claim(&session, "forgotten").await?, "it was forgotten");

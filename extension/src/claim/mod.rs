@@ -194,7 +194,7 @@ struct WrittenPlace<'s> {
 
 impl<'s> WrittenPlace<'s> {
     /// Returns the look-up, unless the hint excludes the claim. An insert follows: its unique index
-    /// decides between claimers of this segment, and those of earlier segments have ended.
+    /// decides. Each running claimer that writes an earlier segment also writes this one.
     fn lookup(&mut self, hash: Option<ClaimHash>) -> Option<&mut Lookup<'s>> {
         let slice = self.slice;
         self.is_read = !slice.is_repeated && !excludes(slice.hint, hash);

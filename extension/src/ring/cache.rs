@@ -246,7 +246,7 @@ fn locked_in_any_state(mode: pg_sys::LOCKMODE) -> Result<Rings> {
 /// A row of `idem.ring`.
 struct RingRow {
     slices: Vec<i16>,
-    opening: Opening,
+    phase: Option<String>,
     segment: Segment,
     remembers_since: Ran,
     /// When each slice began to take claims, by the number of the slice.
@@ -267,7 +267,7 @@ fn load(tables: &Tables) -> Result<Rings> {
         rings[id] = Some(RingRow {
             slices: slices.unwrap_or_default(),
             // SAFETY: the column is text.
-            opening: opening_in(column(3).and_then(|d| unsafe { <&str>::from_datum(d, false) })),
+            phase: column(3).and_then(|d| unsafe { String::from_datum(d, false) }),
             segment: column(4).map_or(0, |d| d.value() as Segment),
             remembers_since: column(5).map_or(Ran::MIN, interval),
             // SAFETY: the column is interval[].
@@ -298,7 +298,7 @@ fn load(tables: &Tables) -> Result<Rings> {
             )
         };
         Ok(Ring {
-            opening: row.opening,
+            opening: opening_in(row.phase.as_deref())?,
             segment: row.segment,
             remembers_since: row.remembers_since,
             filtered: (id < RINGS).then_some(id),
@@ -322,11 +322,12 @@ fn load(tables: &Tables) -> Result<Rings> {
 }
 
 /// Returns the place that the phase of a ring opens.
-fn opening_in(phase: Option<&str>) -> Opening {
+fn opening_in(phase: Option<&str>) -> Result<Opening> {
     match phase {
-        Some("advancing") => Opening::NextSegment,
-        Some("opening") => Opening::NextSlice,
-        _ => Opening::Nothing,
+        Some("steady" | "emptying") => Ok(Opening::Nothing),
+        Some("advancing") => Ok(Opening::NextSegment),
+        Some("opening") => Ok(Opening::NextSlice),
+        _ => Err(Error::Corrupt("a ring has an unknown phase in idem.ring")),
     }
 }
 

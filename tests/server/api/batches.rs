@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 use idem_testkit::presence::until_none;
-use idem_testkit::ring::{make_due, rotate, rotate_once};
+use idem_testkit::ring::{build_filters, make_due, make_segment_due, rotate, rotate_once};
 use idem_testkit::{Database, Session};
 
 /// The number of subtransactions that the batches of one transaction use at most.
@@ -250,6 +250,25 @@ async fn i1_batch_writes_both_slices_of_an_opening_ring() -> Result<()> {
                        (SELECT count(*) FROM idem.inbox_standard_1)";
     assert_eq!(session.text(rows).await?, "10|10");
     assert_eq!(rotate(&session, "standard").await?, "rotated");
+    assert_eq!(session.text(&batch("m")).await?, "{f,f,f,f,f,f,f,f,f,f}");
+    Ok(())
+}
+
+/// I1: while the segment advances, the claims of a batch are in both segments.
+#[tokio::test]
+async fn i1_batch_writes_both_segments_of_an_advancing_ring() -> Result<()> {
+    let (_db, session) = fixture("batch_advancing").await?;
+    session.run(&batch("warm")).await?;
+    build_filters(&session).await?;
+    make_segment_due(&session, "standard").await?;
+    assert_eq!(rotate(&session, "standard").await?, "advancing");
+    session.run(&format!("BEGIN; {}", batch("m"))).await?;
+    assert!(are_together(&session, "m").await?);
+    session.run("COMMIT").await?;
+    let rows = "SELECT count(*) FILTER (WHERE segment = 0), count(*) FILTER (WHERE segment = 1)
+                  FROM idem.inbox_standard_0 WHERE id LIKE 'm %'";
+    assert_eq!(session.text(rows).await?, "10|10");
+    assert_eq!(rotate(&session, "standard").await?, "advanced");
     assert_eq!(session.text(&batch("m")).await?, "{f,f,f,f,f,f,f,f,f,f}");
     Ok(())
 }

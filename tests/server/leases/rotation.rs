@@ -32,7 +32,7 @@ async fn rotate(session: &Session) -> Result<()> {
 
 /// Creates a database in which only the test rotates and vacuums the tables of pending messages. A
 /// rotation does not wait for the lock of another process, and fails to rotate.
-async fn database(name: &str) -> Result<Database> {
+pub async fn database(name: &str) -> Result<Database> {
     let db = Database::without_worker(name).await?;
     db.connect()
         .await?
