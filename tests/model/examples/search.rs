@@ -13,14 +13,16 @@ fn main() {
             let actions = path.into_actions();
             if replay(&model, filtered, &actions).is_some_and(|broken| broken.contains(&name)) {
                 let short = shortest(&model, name, filtered, actions);
-                println!("{rule:?}, {name}, {filtered}: {short:?}");
+                let runs = short.chunk_by(|one, other| one == other);
+                let steps: Vec<_> = runs.map(|run| (run[0], run.len())).collect();
+                println!("{rule:?}, {name}, {filtered}: {steps:?}");
             }
         }
     }
 }
 
 /// Removes every step without which the rest still breaks the invariant.
-fn shortest(model: &Claims, name: &str, filtered: usize, mut actions: Vec<Action>) -> Vec<Action> {
+fn shortest(model: &Claims, name: &str, filtered: u8, mut actions: Vec<Action>) -> Vec<Action> {
     let breaks = |actions: &[Action]| {
         replay(model, filtered, actions).is_some_and(|broken| broken.contains(&name))
     };

@@ -1,43 +1,33 @@
-//! A claim (extension/src/claim/mod.rs).
+//! The transaction of a claimer (extension/src/ring, extension/src/slices.rs).
 
-use crate::{Claims, Ring, Row, Rule, SEGMENTS, SLICES, State};
+use crate::{Place, Ring, Row, State, Step, Transaction, copier};
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Claimer {
     Idle,
     /// Has entered the ring with this state.
     Entered(Ring),
     /// Has locked the slices to which it writes.
     Open(Open),
-    /// Has found a claim in this slice. Its transaction is open, and reads the claim again.
+    /// Has found a claim in this place. Its transaction is open, and reads the claim again.
     Duplicate {
         ring: Ring,
-        slice: usize,
+        place: Place,
         is_first: bool,
     },
     /// Has committed or rolled back.
     Ended,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Open {
     pub ring: Ring,
     pub step: Step,
     /// Whether the claimer is the first in the filter, so that it uses an ordinary insert.
-    is_first: bool,
-    /// The slices in which a copied row was committed when the claimer entered.
-    must_find: [bool; SLICES],
-    met_in_progress: bool,
-}
-
-/// The next step, with the position in the list of slices or written segments.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Step {
-    /// Reads the next row of the slice that is in a segment below this one.
-    Look(usize, usize),
-    Add(usize),
-    Insert(usize),
-    Written,
+    pub is_first: bool,
+    /// Whether the copied row was committed when the claimer entered.
+    must_find_copied: bool,
+    pub met_in_progress: bool,
 }
 
 impl Claimer {
@@ -62,170 +52,63 @@ impl Claimer {
     }
 
     /// Whether the claimer holds the lock of a writer on the slice.
-    pub fn locks(&self, slice: usize) -> bool {
+    pub fn locks(&self, slice: u8) -> bool {
         let ring = match self {
             Claimer::Open(Open { ring, .. }) | Claimer::Duplicate { ring, .. } => ring,
             Claimer::Idle | Claimer::Entered(_) | Claimer::Ended => return false,
         };
-        ring.written().iter().any(|place| place.slice == slice)
+        ring.written().any(|place| place.slice == slice)
     }
 }
 
-pub fn enter(state: &mut State, n: usize) -> bool {
-    state.claimers[n] = Claimer::Entered(state.ring);
+/// `ring::enter`
+pub fn enter(state: &mut State, n: Transaction) -> bool {
+    state.claimers[usize::from(n)] = Claimer::Entered(state.ring);
     true
 }
 
-pub fn open(state: &mut State, n: usize) -> bool {
-    let Claimer::Entered(ring) = state.claimers[n] else {
+/// `Slices::open`
+pub fn open(state: &mut State, n: Transaction) -> bool {
+    let Claimer::Entered(ring) = state.claimers[usize::from(n)] else {
         return false;
     };
-    let is_copied = |rows: &[Option<Row>; SEGMENTS]| {
-        let mut rows = rows.iter().flatten();
-        rows.any(|row| row.by.is_none() && row.is_committed)
-    };
-    state.claimers[n] = Claimer::Open(Open {
+    let copied = state.rows.at(copier::place(state));
+    state.claimers[usize::from(n)] = Claimer::Open(Open {
         ring,
-        step: Step::Look(0, SEGMENTS),
+        step: Step::Look(0),
         is_first: false,
-        must_find: state.rows.each_ref().map(is_copied),
+        must_find_copied: copied.is_some_and(|row| !row.is_of_claim() && row.is_committed()),
         met_in_progress: false,
     });
     true
 }
 
-/// The next step of a claim. Returns false while the claimer waits.
-pub fn step(model: &Claims, state: &mut State, n: usize) -> bool {
-    let Claimer::Open(mut open) = state.claimers[n].clone() else {
-        return false;
-    };
-    let (probed, written) = (open.ring.probed(), open.ring.written());
-    match open.step {
-        Step::Look(at, _) if at == probed.len() => {
-            if open.met_in_progress {
-                // Waits for the other transaction and looks again.
-                if written
-                    .iter()
-                    .any(|place| in_progress(state, n, place.slice))
-                {
-                    return false;
-                }
-                open.met_in_progress = false;
-                open.step = Step::Look(0, SEGMENTS);
-            } else {
-                open.step = Step::Add(0);
-            }
-        }
-        Step::Look(at, below) => {
-            let slice = probed[at];
-            // The filter is checked once.
-            let is_read = below < SEGMENTS || !is_excluded(model, state, &open.ring, slice);
-            let row = last_row(model, state, &open.ring, slice, below).filter(|_| is_read);
-            open.step = match row {
-                Some((segment, _)) => Step::Look(at, segment),
-                None => Step::Look(at + 1, SEGMENTS),
-            };
-            match row {
-                Some((_, row)) if row.is_committed => return duplicate(state, n, &open, slice),
-                Some((_, row)) if row.by != Some(n) => open.met_in_progress = true,
-                _ => {}
-            }
-        }
-        Step::Add(at) => {
-            let slice = written[at].slice;
-            if model.keeps(Rule::Add) && slice == state.filtered {
-                open.is_first |= state.filter.add(model, open.ring.opened[slice]);
-            }
-            open.step = Step::Insert(at);
-        }
-        Step::Insert(at) => {
-            let (slice, segment) = (written[at].slice, written[at].segment);
-            match state.rows[slice][segment] {
-                Some(row) if row.is_committed => return duplicate(state, n, &open, slice),
-                Some(row) if row.by != Some(n) => {
-                    let mut rows = state.rows[slice].iter().flatten();
-                    let has_own = rows.any(|row| row.by == Some(n));
-                    let takes_own = !model.keeps(Rule::Conflict) && has_own;
-                    return takes_own && duplicate(state, n, &open, slice);
-                }
-                _ => {}
-            }
-            state.rows[slice][segment] = Some(Row::new(Some(n), &state.ring));
-            open.step = match at + 1 == written.len() {
-                true => Step::Written,
-                false => Step::Add(at + 1),
-            };
-        }
-        Step::Written => return false,
-    }
-    state.claimers[n] = Claimer::Open(open);
-    true
-}
-
-fn is_excluded(model: &Claims, state: &State, ring: &Ring, slice: usize) -> bool {
-    slice == state.filtered && state.filter.excludes(model, ring.opened[slice])
-}
-
-/// `Lookup::in_segments`: the row of the slice in the last segment below this one.
-fn last_row(
-    model: &Claims,
-    state: &State,
-    ring: &Ring,
-    slice: usize,
-    below: usize,
-) -> Option<(usize, Row)> {
-    let written = ring.written();
-    let is_present = |segment: usize| {
-        let mut places = written.iter().filter(|place| place.slice == slice);
-        places.clone().next().is_none() || places.any(|place| place.segment == segment)
-    };
-    let is_read = |&segment: &usize| model.keeps(Rule::WholeSlice) || is_present(segment);
-    let mut segments = (0..below).rev().filter(is_read);
-    segments.find_map(|segment| Some((segment, state.rows[slice][segment]?)))
-}
-
-fn in_progress(state: &State, n: usize, slice: usize) -> bool {
-    let mut rows = state.rows[slice].iter().flatten();
-    rows.any(|row| !row.is_committed && row.by != Some(n))
-}
-
-/// The message is claimed in this slice: what the claim has written is retracted.
-fn duplicate(state: &mut State, n: usize, open: &Open, slice: usize) -> bool {
-    roll_back(state, n);
-    state.claimers[n] = Claimer::Duplicate {
-        ring: open.ring,
-        slice,
-        is_first: open.is_first,
-    };
-    true
-}
-
 /// Notes a second claim: a committed row of another transaction that this claim had to find.
-pub fn commit(state: &mut State, n: usize) -> bool {
-    let Claimer::Open(open) = state.claimers[n].clone() else {
+pub fn commit(state: &mut State, n: Transaction) -> bool {
+    let Claimer::Open(open) = &state.claimers[usize::from(n)] else {
         return false;
     };
-    for slice in open.ring.probed() {
-        let rows = state.rows[slice].iter().flatten();
-        let mut others = rows.filter(|row| row.is_committed && row.by != Some(n));
-        state.is_doubled |= others.any(|row| row.by.is_some() || open.must_find[slice]);
-    }
-    for row in state.rows.as_flattened_mut().iter_mut().flatten() {
-        if row.by == Some(n) {
-            *row = Row {
-                is_committed: true,
-                ..Row::new(Some(n), &state.ring)
-            };
-        }
-    }
-    state.claimers[n] = Claimer::Ended;
+    let is_other = |row: &Row| {
+        let had_to_find = row.is_of_claim() || open.must_find_copied;
+        row.is_committed() && row.by != n && had_to_find
+    };
+    let mut probed = open.ring.probed();
+    state.is_doubled |= probed.any(|slice| state.rows.of_slice(slice).any(is_other));
+    state.rows.commit(n, state.periods);
+    end(state, n);
     true
 }
 
-pub fn roll_back(state: &mut State, n: usize) -> bool {
-    for row in state.rows.as_flattened_mut() {
-        *row = row.filter(|row| row.by != Some(n) || row.is_committed);
-    }
-    state.claimers[n] = Claimer::Ended;
+pub fn roll_back(state: &mut State, n: Transaction) -> bool {
+    state.rows.roll_back(|by| by == n);
+    end(state, n);
     true
+}
+
+fn end(state: &mut State, n: Transaction) {
+    state.claimers[usize::from(n)] = Claimer::Ended;
+    state.fence.lockers.remove(n);
+    if let Some(lockers) = &mut state.filter.lockers {
+        lockers.remove(n);
+    }
 }

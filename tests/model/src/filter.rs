@@ -1,25 +1,25 @@
 //! The filters (extension/src/filters, extension/core/src/filter).
 
-use crate::{Claims, Copier, Row, Rule, SEGMENTS, State};
+use crate::{COPIER, Claims, Lockers, Rule, State};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Status {
+    /// The slice has no filter, or an invalid one.
     None,
     Building,
     Complete,
-    Invalid,
 }
 
-/// The filter in the slot of a slice.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+/// The filter in the slot of a slice. It describes all segments of the slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Filter {
     pub status: Status,
     /// When the slice began to take the claims that the filter describes.
     opened: u8,
     /// Whether the message may be in the slice.
     may_have: bool,
-    /// The claimers, and the copier as `None`, that the filter waits for.
-    pub lockers: Option<Vec<Option<usize>>>,
+    /// The transactions that the filter waits for.
+    pub lockers: Option<Lockers>,
     pub is_scanned: bool,
 }
 
@@ -38,7 +38,7 @@ impl Filter {
         let is_complete = match self.status {
             Status::Complete => true,
             Status::Building => !model.keeps(Rule::Completeness),
-            Status::None | Status::Invalid => false,
+            Status::None => false,
         };
         is_complete && is_of_slice && !self.may_have
     }
@@ -50,8 +50,7 @@ impl Filter {
 
     /// `Arena::add`. Returns whether the claimer is the first in a complete filter.
     pub fn add(&mut self, model: &Claims, opened: u8) -> bool {
-        let has_lines = matches!(self.status, Status::Building | Status::Complete);
-        if !has_lines || self.opened != opened {
+        if self.status == Status::None || self.opened != opened {
             return false;
         }
         let was_missing = !self.may_have;
@@ -63,10 +62,10 @@ impl Filter {
 /// `Arena::prepare`
 pub fn prepare(state: &mut State) -> bool {
     let slice = state.filtered;
-    let opened = state.ring.opened[slice];
+    let opened = state.ring.opened(slice);
     let filter = &mut state.filter;
     let is_needed = filter.status != Status::Complete || filter.opened != opened;
-    if !is_needed || !state.ring.probed().contains(&slice) {
+    if !is_needed || !state.ring.probed().any(|probed| probed == slice) {
         return false;
     }
     *filter = Filter {
@@ -79,13 +78,15 @@ pub fn prepare(state: &mut State) -> bool {
 
 /// `Lockers::of`
 pub fn list(model: &Claims, state: &mut State) -> bool {
-    let mut lockers = Vec::new();
+    let mut lockers = Lockers::NONE;
     if model.keeps(Rule::Lockers) {
-        let claimers = state.claimers.iter().enumerate();
-        let locking = claimers.filter(|(_, claimer)| claimer.locks(state.filtered));
-        lockers.extend(locking.map(|(n, _)| Some(n)));
-        if copies(state) {
-            lockers.push(None);
+        for (n, claimer) in (0..).zip(&state.claimers) {
+            if claimer.locks(state.filtered) {
+                lockers.add(n);
+            }
+        }
+        if state.copier.locks() {
+            lockers.add(COPIER);
         }
     }
     state.filter.lockers = Some(lockers);
@@ -94,16 +95,11 @@ pub fn list(model: &Claims, state: &mut State) -> bool {
 
 /// `for_each_version`, after `Lockers::have_ended`
 pub fn scan(state: &mut State) -> bool {
-    let lockers = state.filter.lockers.clone().unwrap_or_default();
-    let is_locked = lockers.into_iter().any(|locker| match locker {
-        Some(n) => state.claimers[n].locks(state.filtered),
-        None => copies(state),
-    });
-    if is_locked {
+    let lockers = state.filter.lockers;
+    if !lockers.is_some_and(|lockers| lockers.have_ended()) {
         return false;
     }
-    let mut rows = state.rows[state.filtered].iter();
-    state.filter.may_have |= rows.any(Option::is_some);
+    state.filter.may_have |= state.rows.of_slice(state.filtered).next().is_some();
     state.filter.is_scanned = true;
     true
 }
@@ -111,50 +107,5 @@ pub fn scan(state: &mut State) -> bool {
 /// `Building::complete`
 pub fn complete(state: &mut State) -> bool {
     state.filter.status = Status::Complete;
-    true
-}
-
-/// Whether the copier holds its lock on the slice.
-pub fn copies(state: &State) -> bool {
-    matches!(
-        state.copier,
-        Copier::Locked | Copier::Checked | Copier::Inserted
-    )
-}
-
-/// The segment of the copied row. It can be above the present segment.
-const COPIED: usize = SEGMENTS - 1;
-
-/// The next step of COPY: lock, CHECK, insert, commit.
-pub fn copy(model: &Claims, state: &mut State) -> bool {
-    let copied = Row::new(None, &state.ring);
-    let row = &mut state.rows[state.filtered][COPIED];
-    state.copier = match state.copier {
-        Copier::Idle => Copier::Locked,
-        Copier::Locked => {
-            let filter = &mut state.filter;
-            let has_filter = matches!(filter.status, Status::Building | Status::Complete);
-            if model.keeps(Rule::Invalidation) && has_filter {
-                filter.status = Status::Invalid;
-            }
-            Copier::Checked
-        }
-        Copier::Checked => match row {
-            // The unique index: COPY fails.
-            Some(row) if row.is_committed => Copier::Done,
-            Some(_) => return false,
-            None => {
-                *row = Some(copied);
-                Copier::Inserted
-            }
-        },
-        Copier::Inserted => {
-            if let Some(row) = row {
-                row.is_committed = true;
-            }
-            Copier::Done
-        }
-        Copier::Done => return false,
-    };
     true
 }

@@ -1,24 +1,13 @@
-//! The ring and its rotation (sql/internal/rotation.sql).
+//! The ring: its rotation, and the advance within a slice (sql/internal/rotation.sql).
 
-use crate::{Claims, Row, Rule, State, filter};
-
-/// The number of slices: current, next and two sealed slices. The rings have six sealed slices; two
-/// are enough to have an oldest and a newest one.
-pub const SLICES: usize = 4;
-/// The number of segments of a slice: three states of a ring can write three segments.
-pub const SEGMENTS: usize = 3;
-
-/// A segment of a slice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    pub slice: usize,
-    pub segment: usize,
-}
+use crate::{Claims, Place, Row, Rule, SEGMENTS, SLICES, State, fence};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
     Steady,
+    /// Claims are written to the present and the next segment.
     Advancing,
+    /// Claims are written to the present segment and the first one of the next slice.
     Opening,
     Emptying,
 }
@@ -26,179 +15,175 @@ pub enum Phase {
 /// The published state of the ring: a row of `idem.ring`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ring {
-    /// Current, next, and the sealed slices, the oldest first.
-    order: [usize; SLICES],
     pub phase: Phase,
-    /// The present segment of the current slice.
-    pub segment: usize,
-    /// How often a segment has advanced, in all slices.
-    pub advances: u8,
     pub rotations: u8,
-    /// The number of periods that have passed.
-    periods: u8,
+    /// The present segment of the current slice.
+    pub segment: u8,
     /// The number of the published state. Each step publishes a new one.
     pub number: u8,
     /// The number of the state with which each slice began to take claims.
-    pub opened: [u8; SLICES],
+    opened: [u8; SLICES as usize],
 }
 
 impl Ring {
     pub const NEW: Ring = Ring {
-        order: [0, 1, 2, 3],
         phase: Phase::Steady,
-        segment: 0,
-        advances: 0,
         rotations: 0,
-        periods: 0,
+        segment: 0,
         number: 0,
-        opened: [0; SLICES],
+        opened: [0; SLICES as usize],
     };
 
-    pub fn periods(&self) -> u8 {
-        self.periods
+    /// The order of the slices is: current, next, sealed (the oldest first).
+    fn slice(&self, position: u8) -> u8 {
+        (self.rotations + position) % SLICES
     }
 
-    fn next(&self) -> usize {
-        self.order[1]
+    pub fn next_slice(&self) -> u8 {
+        self.slice(1)
     }
 
-    /// The segments to which claims are written (`Ring::written`).
-    pub fn written(&self) -> Vec<Place> {
-        let current = |segment| Place {
-            slice: self.order[0],
-            segment,
-        };
-        let mut written = vec![current(self.segment)];
+    pub fn opened(&self, slice: u8) -> u8 {
+        self.opened[usize::from(slice)]
+    }
+
+    fn present(&self) -> Place {
+        Place {
+            slice: self.slice(0),
+            segment: self.segment,
+        }
+    }
+
+    fn next(&self) -> Option<Place> {
         match self.phase {
-            Phase::Advancing => written.push(current(self.segment + 1)),
-            Phase::Opening => written.push(Place {
-                slice: self.next(),
+            Phase::Steady | Phase::Emptying => None,
+            Phase::Advancing => Some(Place {
+                slice: self.slice(0),
+                segment: self.segment + 1,
+            }),
+            Phase::Opening => Some(Place {
+                slice: self.next_slice(),
                 segment: 0,
             }),
-            Phase::Steady | Phase::Emptying => {}
         }
-        written
+    }
+
+    /// The places to which claims are written, in the order of the inserts.
+    pub fn written(&self) -> impl Iterator<Item = Place> + use<> {
+        [self.present()].into_iter().chain(self.next())
     }
 
     /// The slices in which a claim can be, the oldest first.
-    pub fn probed(&self) -> Vec<usize> {
-        let mut probed = self.order[2..].to_vec();
-        probed.push(self.order[0]);
+    pub fn probed(&self) -> impl Iterator<Item = u8> + use<> {
+        let ring = *self;
+        let newest = if ring.phase == Phase::Opening { 1 } else { 0 };
+        (2..=SLICES + newest).map(move |position| ring.slice(position))
+    }
+
+    /// The last segment of the slice that a look-up reads if this state limits it.
+    pub fn last_known_segment(&self, slice: u8) -> u8 {
+        let written = self.written().filter(|place| place.slice == slice);
+        written.last().map_or(SEGMENTS - 1, |place| place.segment)
+    }
+
+    /// The next place becomes the present one.
+    fn move_on(&mut self) {
         if self.phase == Phase::Opening {
-            probed.push(self.next());
+            self.phase = Phase::Emptying;
+            self.rotations += 1;
+            self.segment = 0;
+        } else {
+            self.phase = Phase::Steady;
+            self.segment += 1;
         }
-        probed
-    }
-
-    /// Whether claims of the two states are written to a common segment.
-    pub fn shares_a_segment_with(&self, other: &Ring) -> bool {
-        let written = other.written();
-        self.written().iter().any(|place| written.contains(place))
     }
 }
 
-/// `idem.fence`: whether the transactions have ended that entered with an older state.
-fn has_passed(model: &Claims, state: &mut State) -> bool {
-    let number = state.ring.number;
-    let name = (state.ring.phase, state.ring.rotations);
-    let has_older = {
-        let mut entered = state.claimers.iter().filter_map(|claimer| claimer.ring());
-        entered.any(|entered| entered.number < number)
-    };
-    if model.keeps(Rule::FenceName) {
-        return !has_older;
-    }
-    let is_stored = state.passed == Some(name);
-    if !has_older {
-        state.passed = Some(name);
-    }
-    is_stored || !has_older
-}
-
-/// `idem.rotate`: the next step of an advance.
+/// `idem.rotate`: advancing
 pub fn advance(model: &Claims, state: &mut State) -> bool {
-    let ring = state.ring;
-    let has_segment = ring.advances < model.advances && ring.segment + 1 < SEGMENTS;
-    match ring.phase {
-        Phase::Steady if has_segment && model.keeps(Rule::Opening) => {
-            state.ring.phase = Phase::Advancing;
-            state.ring.advances += 1;
-        }
-        Phase::Steady if has_segment => {
-            state.ring.segment += 1;
-            state.ring.advances += 1;
-        }
-        Phase::Advancing => {
-            if model.keeps(Rule::FirstFence) && !has_passed(model, state) {
-                return false;
-            }
-            state.ring.phase = Phase::Steady;
-            state.ring.segment += 1;
-        }
-        Phase::Steady | Phase::Opening | Phase::Emptying => return false,
-    }
-    state.ring.number += 1;
-    true
-}
-
-/// `idem.rotate`: the next step of a rotation.
-pub fn rotate(model: &Claims, state: &mut State) -> bool {
-    let next = state.ring.next();
-    let is_locked = state.claimers.iter().any(|claimer| claimer.locks(next))
-        || next == state.filtered && filter::copies(state);
-    let fence = match state.ring.phase {
-        Phase::Opening => Some(Rule::FirstFence),
-        Phase::Emptying => Some(Rule::SecondFence),
-        Phase::Steady | Phase::Advancing => None,
-    };
-    if fence.is_some_and(|rule| model.keeps(rule)) && !has_passed(model, state) {
+    let ring = &mut state.ring;
+    let is_last = ring.segment + 1 == SEGMENTS || state.advances == model.advances;
+    if ring.phase != Phase::Steady || is_last {
         return false;
     }
-    let ring = &mut state.ring;
-    match ring.phase {
-        // The advance is completed first.
-        Phase::Advancing => return false,
-        Phase::Steady if ring.rotations == model.rotations => return false,
-        Phase::Steady => {
-            if model.keeps(Rule::Opening) {
-                ring.phase = Phase::Opening;
-            }
-            ring.opened[ring.next()] = ring.number + 1;
-            if !model.keeps(Rule::Opening) {
-                seal(model, ring);
-            }
-        }
-        Phase::Opening => seal(model, ring),
-        // TRUNCATE waits for the writers of the slice.
-        Phase::Emptying if is_locked => return false,
-        Phase::Emptying => {
-            let kept = SLICES as u8 - 2;
-            let is_young = |row: &Row| row.periods + kept >= ring.periods;
-            let is_claim = |row: &Row| row.by.is_some() && row.is_committed;
-            let removed = std::mem::take(&mut state.rows[next]);
-            let mut claims = removed.into_iter().flatten().filter(is_claim);
-            // A claim that was written while the ring was opening is in the next slice too.
-            let is_kept = state
-                .rows
-                .as_flattened()
-                .iter()
-                .flatten()
-                .any(|row| row.is_committed);
-            state.is_removed |= claims.clone().next().is_some();
-            state.is_forgotten_early |= !is_kept && claims.any(|row| is_young(&row));
-            ring.phase = Phase::Steady;
-        }
+    state.advances += 1;
+    ring.phase = Phase::Advancing;
+    if !model.keeps(Rule::Advancing) {
+        ring.move_on();
     }
     ring.number += 1;
     true
 }
 
-/// The slices rotate: current becomes sealed, next becomes current, the oldest becomes next.
-fn seal(model: &Claims, ring: &mut Ring) {
-    ring.order.rotate_left(1);
-    ring.phase = Phase::Emptying;
-    ring.segment = 0;
-    ring.rotations += 1;
-    // Without the rule the ring also rotates when its segments are used up.
-    ring.periods += u8::from(model.keeps(Rule::Period));
+/// `idem.rotate`: opened, or the step that follows the published one. Returns false while the step
+/// waits, unless it has listed the transactions for which it waits.
+pub fn rotate(model: &Claims, state: &mut State) -> bool {
+    let fence = state.fence;
+    let phase = state.ring.phase;
+    if waits(model, phase) && !fence::has_passed(model, state) {
+        return state.fence != fence;
+    }
+    match phase {
+        Phase::Steady if state.ring.rotations == model.rotations => return false,
+        Phase::Steady => {
+            state.ring.opened[usize::from(state.ring.next_slice())] = state.ring.number + 1;
+            state.ring.phase = Phase::Opening;
+            if !model.keeps(Rule::Opening) {
+                move_on(model, state);
+            }
+        }
+        Phase::Emptying => {
+            if is_locked(state) {
+                return false;
+            }
+            truncate(state);
+            state.ring.phase = Phase::Steady;
+        }
+        Phase::Advancing | Phase::Opening => move_on(model, state),
+    }
+    state.ring.number += 1;
+    true
+}
+
+/// Whether the step after this state waits at a fence.
+fn waits(model: &Claims, phase: Phase) -> bool {
+    match phase {
+        Phase::Steady => false,
+        Phase::Advancing | Phase::Opening => model.keeps(Rule::FirstFence),
+        Phase::Emptying => model.keeps(Rule::SecondFence),
+    }
+}
+
+/// `idem.rotate`: advanced or rotated
+fn move_on(model: &Claims, state: &mut State) {
+    // Without the rule, a ring whose segments are used up rotates before its period has passed.
+    let is_due = model.keeps(Rule::Period) || state.ring.segment == 0;
+    if state.ring.phase == Phase::Opening && is_due {
+        state.periods += 1;
+    }
+    state.ring.move_on();
+}
+
+/// Whether a transaction that writes to the next slice blocks its TRUNCATE.
+fn is_locked(state: &State) -> bool {
+    let next = state.ring.next_slice();
+    let is_claimed = state.claimers.iter().any(|claimer| claimer.locks(next));
+    is_claimed || next == state.filtered && state.copier.locks()
+}
+
+/// `idem.rotate`: emptied
+fn truncate(state: &mut State) {
+    let next = state.ring.next_slice();
+    let retention = SLICES - 2;
+    let rows = state.rows;
+    let claims = || rows.of_slice(next).filter(|row| row.is_of_claim());
+    let is_young = |row: &Row| {
+        let committed = row.committed;
+        committed.is_some_and(|period| period + retention >= state.periods)
+    };
+    state.rows.truncate(next);
+    // A claim that was written while the ring was opening is in the next slice too.
+    let is_kept = state.rows.all().any(Row::is_committed);
+    state.is_removed |= claims().any(Row::is_committed);
+    state.is_forgotten_early |= !is_kept && claims().any(is_young);
 }
