@@ -1,7 +1,7 @@
 //! Tests of claims that are made while the filter of their slice is built.
 
 use anyhow::Result;
-use idem_testkit::ring::{make_due, rotate};
+use idem_testkit::ring::{build_filters, make_due, rotate};
 use idem_testkit::{Database, Pause, Session, until};
 
 use super::claims::start;
@@ -92,5 +92,41 @@ async fn i1_filter_that_does_not_wait_is_detected() -> Result<()> {
 async fn i1_claimer_that_is_in_no_list_adds_its_claim() -> Result<()> {
     let seen = claim_during_the_build("slices: before lock", "").await?;
     assert_eq!((&*seen.status, seen.is_claimed_again), ("complete", false));
+    Ok(())
+}
+
+/// I1: a lease or a received message reads the filters again after its row is written. The claim was
+/// made after the first look of the session, and before other sessions could see its row.
+#[tokio::test]
+async fn i1_pending_message_finds_a_claim_made_since_its_first_look() -> Result<()> {
+    for (name, statement, result) in [
+        (
+            "filter_lease",
+            "SELECT outcome FROM idem_acquire('m', 'orders', '1 hour')",
+            "duplicate",
+        ),
+        (
+            "filter_receive",
+            "SELECT idem_receive('m', 'orders', '1'::jsonb)",
+            "f",
+        ),
+    ] {
+        let db = Database::without_worker(name).await?;
+        let (session, late) = (db.connect().await?, db.connect().await?);
+        session
+            .run("SELECT idem_try_claim('warm', 'orders')")
+            .await?;
+        build_filters(&session).await?;
+        let pause = Pause::hold(&db, "insert: before index").await?;
+        pause.arm(&late).await?;
+        let pid = late.pid().await?;
+        let late = start(late, statement);
+        pause.until_reached(pid).await?;
+        let claim = "SELECT idem_try_claim('m', 'orders')";
+        assert_eq!(session.text(claim).await?, "t", "{name}");
+        assert_eq!(status(&session).await?, "complete", "{name}");
+        pause.release().await?;
+        assert_eq!(late.await??, result, "{name}");
+    }
     Ok(())
 }

@@ -62,6 +62,10 @@ impl Segments {
     /// the order of their first delivery need one look-up each.
     pub(super) fn begin(&mut self, table: &Table, keys: &[pg_sys::ScanKeyData]) {
         self.keys = keys.try_into().ok();
+        // Without keys every look-up would find nothing, and every message would be claimed again.
+        if self.keys.is_none() {
+            pgrx::error!("a look-up in a slice of the inbox needs a key and a destination");
+        }
         let hit = LAST_HIT.get().filter(|(hit, _)| *hit == table.oid());
         let hit = hit.map(|(_, segment)| segment);
         (self.present, self.rest) = match self.reads {
