@@ -277,21 +277,21 @@ END
 $$;
 COMMENT ON FUNCTION idem.check_rotation() IS 'Checks that the rings of the inbox rotate in time.';
 
--- A slice without a filter matters when it is large. Filters can be disabled by configuration.
+-- A slice without a good filter matters when it is large. Filters can be disabled by configuration.
 CREATE FUNCTION idem.check_filters() RETURNS TABLE (check_name text, status text, detail text)
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
 AS $$
     WITH large AS (
         SELECT f.ring, format('%s slices of ring %s (%s)', count(*), r.name, f.reason) AS what
           FROM idem.filter_states() f JOIN idem.ring r ON r.id = f.ring
-         WHERE f.status = 'none'
+         WHERE f.reason IS NOT NULL AND f.status <> 'building'
            AND pg_relation_size(idem.slice_table(r.name, f.slice)) > 8 * 1024 * 1024
          GROUP BY f.ring, r.name, f.reason)
     SELECT 'filters',
            CASE WHEN NOT w.uses_filters OR l.slices IS NULL THEN 'ok' ELSE 'warning' END,
            CASE WHEN NOT w.uses_filters THEN 'this server uses no filters'
                 WHEN l.slices IS NULL THEN 'every large slice has a filter'
-                ELSE format('each claim reads large slices without a filter: %s. '
+                ELSE format('claims read large slices without a good filter: %s. '
                             'idem.filter_memory is %s, and these databases use most of it: %s. '
                             'See idem.filters',
                             l.slices, current_setting('idem.filter_memory'), m.users) END
@@ -305,7 +305,7 @@ AS $$
                    AND current_setting('idem.filter_memory') <> '0' AS uses_filters) w;
 $$;
 COMMENT ON FUNCTION idem.check_filters() IS
-    'Reports large slices without a filter, which each claim must read.';
+    'Reports large slices without a good filter, which claims must read.';
 
 -- A relay writes progress only when it has effects. So the check can find out only for a relay with
 -- waiting effects that no process runs it.

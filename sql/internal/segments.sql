@@ -2,9 +2,9 @@
 --
 -- The first change of a page after a checkpoint writes the whole page to the WAL. Claims have
 -- random keys, so they change every page of the index that belongs to their segment. A shorter
--- segment has fewer pages. But a claim reads every segment of a slice that has no complete filter.
--- So the number of segments has a limit, and a segment only ends while all filters of its ring are
--- complete.
+-- segment has fewer pages. But a claim reads every segment of a slice whose filter does not exclude
+-- it. So the number of segments has a limit, and a segment only ends while all filters of its ring
+-- are good.
 
 CREATE FUNCTION idem.segment_steps(ring idem.ring) RETURNS integer
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
@@ -70,7 +70,7 @@ BEGIN
                 AND grown_by > idem.bytes_of_many_claims(ring)))
        AND now_ran >= ring.segment_started + 10 * (ring.segment_started - ring.segment_opened)
        AND NOT EXISTS (SELECT FROM idem.filter_states() f
-                        WHERE f.ring = ring.id AND f.status <> 'complete');
+                        WHERE f.ring = ring.id AND f.reason IS NOT NULL);
 END
 $$;
 COMMENT ON FUNCTION idem.segment_is_due(idem.ring) IS

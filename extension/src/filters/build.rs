@@ -4,7 +4,8 @@
 //!    filter before it inserts the claim.
 //! 2. *Wait* for the transactions that were writing to the slice: they may have inserted, or may be
 //!    about to insert, claims that they have not added.
-//! 3. *Scan* the slice and add every row version, and *complete* the filter.
+//! 3. *Scan* the slice and add every row version, and *complete* the filter. It replaces the filter
+//!    that was in use until now.
 //!
 //! A lock lets one process of a database at a time do a step. The same steps build the filter of a
 //! sealed slice and that of a slice that takes claims. Rows that other commands insert, such as
@@ -23,9 +24,9 @@ use pgrx::prelude::*;
 
 /// The smallest number of claims for which a filter is prepared: such a filter fills one chunk.
 const LEAST_CLAIMS: u64 = 1 << 15;
-/// A filter that passes more of the claims that are not in its slice is built again, if it has more
-/// claims than it was prepared for.
-const MOST_FALSE_POSITIVES: f64 = 0.01;
+/// A filter that passes more of the claims that are not in its slice is too small. A larger one is
+/// built beside it, if it has more claims than it was prepared for.
+pub(super) const MOST_FALSE_POSITIVES: f64 = 0.01;
 
 /// The columns of a slice of the inbox.
 mod column {
@@ -71,7 +72,8 @@ fn remove_others(filters: &Filters, ring_number: usize, ring: &Ring, probed: &[S
     }
 }
 
-/// Does the next step for a slice. Returns false if its filter is good, has no memory, or waits.
+/// Does the next step for a slice. Returns false if its filter is good, waits, or has no memory
+/// beside the one that is in use.
 fn build(filters: &Filters, ring: &Ring, slice: Slice) -> bool {
     let Some((slot, tag)) = place_of(ring, slice) else {
         return false;

@@ -1,5 +1,6 @@
 //! Describes the filters for the view idem.filters.
 
+use super::build::MOST_FALSE_POSITIVES;
 use super::memory::{self, Filters, filters};
 use super::slice::place_of;
 use crate::errors::Result;
@@ -15,7 +16,7 @@ pub struct FilterState {
     pub slice: i16,
     /// `complete`, `building` or `none`. Claims read the slice unless it is `complete`.
     pub status: &'static str,
-    /// Why the filter is not complete.
+    /// Why the filter is not complete, or not good enough.
     pub reason: Option<&'static str>,
     /// What is known about a filter that is complete or being built.
     pub filter: Option<Description>,
@@ -34,7 +35,7 @@ pub fn filter_states() -> Result<Vec<FilterState>> {
                 filter.filter(|filter| filter.tag == tag)
             });
             let (status, reason) = match filter.map(|filter| filter.status) {
-                Some(Status::Complete) => ("complete", None),
+                Some(Status::Complete) => ("complete", filter.and_then(too_small)),
                 Some(Status::Building) => ("building", Some(WAITS)),
                 Some(Status::Invalid) => ("none", Some(INVALID)),
                 Some(Status::None) | None => ("none", Some(reason(found.map(|(all, _)| all)))),
@@ -62,6 +63,13 @@ pub fn bytes_of(database: pg_sys::Oid) -> u64 {
     })
 }
 
+/// Returns why a complete filter is not good enough.
+fn too_small(filter: Description) -> Option<&'static str> {
+    (filter.expected_false_positives > MOST_FALSE_POSITIVES).then_some(TOO_SMALL)
+}
+
+const TOO_SMALL: &str =
+    "it is too small; the worker builds a larger one beside it, if idem.filter_memory has room";
 const WAITS: &str = "it waits for transactions that were writing to the slice";
 const INVALID: &str = "another command than a claim inserted rows; the filter is built again";
 

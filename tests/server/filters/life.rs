@@ -125,7 +125,7 @@ async fn health_reports_missing_filters_only_after_the_promotion() -> Result<()>
     until_promoted(&session).await?;
     let promoted = session.text(HEALTH).await?;
     ensure!(
-        promoted.starts_with("warning|each claim reads large slices")
+        promoted.starts_with("warning|claims read large slices")
             && promoted.contains("1 slices of ring standard"),
         "{promoted}"
     );

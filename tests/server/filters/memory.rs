@@ -103,7 +103,7 @@ async fn i1_full_memory_leaves_slices_without_filters() -> Result<()> {
     assert_eq!(session.text(large).await?, "complete, none, none");
     let health = session.text(health).await?;
     ensure!(
-        health.starts_with("warning|each claim reads large slices")
+        health.starts_with("warning|claims read large slices")
             && health.contains("2 slices of ring standard (idem.filter_memory is used up)"),
         "{health}"
     );
@@ -217,6 +217,10 @@ async fn i1_full_filter_is_built_again_with_more_memory() -> Result<()> {
     build_filters(&session).await?;
     let size = "SELECT bytes FROM idem.filters WHERE ring = 'standard' AND slice = 0";
     let before: i64 = session.text(size).await?.parse()?;
+    let writer = Session::superuser(&server, "shop").await?;
+    writer
+        .run("BEGIN; SELECT idem_try_claim('writer', 'd')")
+        .await?;
     // The smallest filter is prepared for 32,768 claims.
     session
         .run(
@@ -227,6 +231,18 @@ async fn i1_full_filter_is_built_again_with_more_memory() -> Result<()> {
              ANALYZE idem.inbox_standard_0",
         )
         .await?;
+    // The larger filter waits for the writer. The full one is in use meanwhile.
+    session
+        .run("SELECT count(idem.build_filters(1)) FROM generate_series(1, 20)")
+        .await?;
+    let used = "SELECT concat_ws('|', status, bytes, left(reason, 15)) FROM idem.filters
+                 WHERE ring = 'standard' AND slice = 0";
+    assert_eq!(
+        session.text(used).await?,
+        format!("complete|{before}|it is too small")
+    );
+    ensure!(!claim(&session, "m1").await?);
+    writer.run("COMMIT").await?;
     until("the filter is larger", async || {
         session.run("SELECT idem.build_filters(1)").await?;
         let bytes: i64 = session.text(size).await?.parse()?;

@@ -1,8 +1,9 @@
 //! A fixed memory for the filters of many slices, which all processes share.
 //!
-//! Each slice has a [`Slot`], which describes its filter and has a fixed place. The lines of a
-//! filter are in [`Chunk`]s. A filter with more than one chunk has another chunk that lists them,
-//! so it needs no contiguous memory.
+//! Each slice has a [`Slot`] with a fixed place, which describes its filter. A filter that has
+//! become too small stays in use while a second one is built beside it. The lines of a filter are
+//! in [`Chunk`]s. A filter with more than one chunk has another chunk that lists them, so it needs
+//! no contiguous memory.
 //!
 //! # What each process may do
 //!
@@ -12,12 +13,14 @@
 //!
 //! # When a filter is used
 //!
-//! The state of a slot has a number that grows with every change. A reader loads the state, reads
+//! The state of a filter has a number that grows with every change. A reader loads the state, reads
 //! the line, and loads the state again. If the state has changed, the line may belong to another
-//! filter by now, so the claim may be here. A writer that adds a claim looks again only to return
-//! whether it is the first. If its line belongs to another filter by now, the cleared bits only add
-//! false positives. If its line is in a list of chunks by now, it clears bits of [`Entry`] values,
-//! which detect this.
+//! filter by now, so the claim may be here. If both filters of a slot are complete, each of them
+//! excludes the claims that it does not have.
+//!
+//! A writer adds its claim to both filters, and looks again only to return whether it is the first.
+//! If its line belongs to another filter by now, the cleared bits only add false positives. If its
+//! line is in a list of chunks by now, it clears bits of [`Entry`] values, which detect this.
 
 use super::{ClaimHash, Line, WORDS, false_positives, lines_for};
 use std::sync::atomic::{
@@ -76,27 +79,39 @@ pub struct Tag {
     pub incarnation: u64,
 }
 
-/// The description of the filter of one slice. Memory that is zero is a slot without a filter.
+/// The filter of one slice, and the filter that will replace it. Memory that is zero is a slot
+/// without a filter.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct Slot {
+    /// Both are in one cache line, which each look-up reads.
+    filters: [Filter; FILTERS],
+    /// Many processes write the counters, so these are in another cache line.
+    figures: [Figures; FILTERS],
+}
+
+/// The number of filters of a slot.
+const FILTERS: usize = 2;
+
+/// What a look-up in a filter needs.
+#[repr(C)]
+#[derive(Debug, Default)]
+struct Filter {
     state: AtomicU64,
     incarnation: AtomicU64,
     lines: AtomicU64,
     table: AtomicU32,
     /// The number of the only chunk with lines, or of the chunk that lists those with lines.
     first: AtomicU32,
+}
+
+/// What is known about a filter since it was prepared.
+#[repr(C)]
+#[derive(Debug, Default)]
+struct Figures {
     /// The number of claims for which the filter was prepared.
     capacity: AtomicU64,
     bits_per_claim: AtomicU64,
-    counters: Counters,
-}
-
-/// What was counted since the filter was prepared. The counters are written by many processes, so
-/// they do not share a cache line with the description, which each look-up reads.
-#[repr(C, align(64))]
-#[derive(Debug, Default)]
-struct Counters {
     look_ups: AtomicU64,
     false_positives: AtomicU64,
 }
@@ -141,7 +156,7 @@ impl Chunk {
 }
 
 /// The memory. `owners` has one entry for each chunk: 0 if the chunk is free, otherwise the number
-/// of its slot plus one.
+/// of its filter plus one (see [`Place`]).
 #[derive(Debug, Clone, Copy)]
 pub struct Arena<'a> {
     pub slots: &'a [Slot],
@@ -153,8 +168,35 @@ pub struct Arena<'a> {
 #[derive(Debug)]
 pub struct Building<'a> {
     arena: Arena<'a>,
-    slot: usize,
+    place: Place,
     state: u64,
+}
+
+/// The place of a filter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Place {
+    slot: usize,
+    /// The number of the filter in its slot.
+    number: usize,
+}
+
+impl Place {
+    /// Returns the places of both filters of a slot.
+    fn all(slot: usize) -> [Self; FILTERS] {
+        std::array::from_fn(|number| Place { slot, number })
+    }
+
+    /// Returns the owner of the chunks of this filter.
+    fn owner(self) -> u32 {
+        (self.slot * FILTERS + self.number) as u32 + 1
+    }
+
+    fn other(self) -> Self {
+        Place {
+            number: 1 - self.number,
+            ..self
+        }
+    }
 }
 
 /// What is known about the filter of a slot.
@@ -181,75 +223,96 @@ impl<'a> Arena<'a> {
     /// Returns false if the claim is not in the slice. Returns true if it may be there: also if the
     /// slot has no complete filter with this tag.
     pub fn may_have(&self, slot: usize, tag: Tag, hash: ClaimHash) -> bool {
-        let Some(slot) = self.slots.get(slot) else {
-            return true;
-        };
-        let before = slot.state.load(Acquire);
-        if Status::of(before) != Status::Complete || slot.tag() != tag {
-            return true;
-        }
-        let may_have = self.line(slot, hash).is_none_or(|line| line.may_have(hash));
-        // The loads of the line must not be reordered after the load of the state.
-        fence(Acquire);
-        may_have || slot.state.load(Relaxed) != before
+        let filters = self.slots.get(slot).map(|slot| slot.filters.iter());
+        let mut filters = filters.into_iter().flatten();
+        !filters.any(|filter| self.excludes(filter, tag, hash))
     }
 
-    /// Adds a claim to the filter of the slot if it has this tag, whether it is complete or not.
-    /// Returns true if the filter is complete and this is the first call for the claim: the claim
-    /// was not in the slice, and of several calls at most one returns true.
+    /// Returns whether the filter is complete, has this tag and does not have the claim.
+    fn excludes(&self, filter: &Filter, tag: Tag, hash: ClaimHash) -> bool {
+        let before = filter.state.load(Acquire);
+        if Status::of(before) != Status::Complete || filter.tag() != tag {
+            return false;
+        }
+        let excludes = self
+            .line(filter, hash)
+            .is_some_and(|line| !line.may_have(hash));
+        // The loads of the line must not be reordered after the load of the state.
+        fence(Acquire);
+        excludes && filter.state.load(Relaxed) == before
+    }
+
+    /// Adds a claim to the filters of the slot that have this tag, whether they are complete or
+    /// not. Returns true if one of them is complete and this is the first call for the claim: the
+    /// claim was not in the slice, and of several calls at most one returns true.
     pub fn add(&self, slot: usize, tag: Tag, hash: ClaimHash) -> bool {
         self.add_then(slot, tag, hash, || ())
     }
 
-    /// Does what [`Arena::add`] does, and calls `then` before the state is read again. Tests change
-    /// the filter in `then`.
+    /// Does what [`Arena::add`] does, and calls `then` before the states are read again. Tests
+    /// change the filters in `then`.
     fn add_then(&self, slot: usize, tag: Tag, hash: ClaimHash, then: impl FnOnce()) -> bool {
         let Some(slot) = self.slots.get(slot) else {
             return false;
         };
-        let before = slot.state.load(Acquire);
-        let status = Status::of(before);
-        if !matches!(status, Status::Building | Status::Complete) || slot.tag() != tag {
-            return false;
+        let before = slot.states();
+        let mut is_any_complete = false;
+        let mut is_first = true;
+        for (filter, &state) in slot.filters.iter().zip(&before) {
+            let status = Status::of(state);
+            if !matches!(status, Status::Building | Status::Complete) || filter.tag() != tag {
+                continue;
+            }
+            let line = self.line(filter, hash);
+            let is_first_here = line.is_some_and(|line| line.add(hash));
+            if status == Status::Complete {
+                is_any_complete = true;
+                is_first &= is_first_here;
+            }
         }
-        let is_first = self.line(slot, hash).is_some_and(|line| line.add(hash));
         then();
-        // The line may belong to another filter by now.
+        // A line may belong to another filter by now. A later call for the same claim may find only
+        // one of the filters: it has seen a change of a state, so this call sees it too, or the
+        // other call has found the claim in that filter.
         fence(Acquire);
-        is_first && status == Status::Complete && slot.state.load(Relaxed) == before
+        is_any_complete && is_first && slot.states() == before
     }
 
-    /// Prepares a filter for this many claims: from now on [`Arena::add`] adds claims to it. Frees
-    /// the earlier filter of the slot. Returns false, and changes nothing, if there is not enough
-    /// memory. The caller ensures that no other process prepares or removes a filter of this
-    /// database.
+    /// Prepares a filter for this many claims: from now on [`Arena::add`] adds claims to it. A
+    /// complete filter with this tag stays in use. Every other filter of the slot is removed.
+    /// Returns false if there is not enough memory. The caller ensures that no other process
+    /// prepares or removes a filter of this database.
     pub fn prepare(&self, slot: usize, tag: Tag, claims: u64) -> bool {
-        let number = slot;
-        let Some(slot) = self.slots.get(slot) else {
+        let complete = self.place(slot, tag, Status::Complete);
+        let places = Place::all(slot);
+        for place in places.into_iter().filter(|&place| Some(place) != complete) {
+            self.remove_at(place);
+        }
+        let place = complete.map_or(places[0], Place::other);
+        let (Some(filter), Some(figures)) = (self.filter(place), self.figures(place)) else {
             return false;
         };
-        let free = self.chunks_of(0) + self.chunks_of(owner_of(number));
+        let free = self.free_chunks();
         let sizes = BITS_PER_CLAIM.map(|bits| (bits, lines_for(claims, bits)));
         for (bits_per_claim, lines) in sizes {
             let count = lines.div_ceil(CHUNK_LINES as u64);
             if count > MAX_CHUNKS || chunks_for(count) > free {
                 continue;
             }
-            self.remove(number);
             // Another database may have taken chunks since they were counted.
-            let Some(first) = self.take(number, count) else {
+            let Some(first) = self.take(place, count) else {
                 return false;
             };
-            slot.table.store(tag.table, Relaxed);
-            slot.incarnation.store(tag.incarnation, Relaxed);
-            slot.lines.store(lines, Relaxed);
-            slot.first.store(first, Relaxed);
-            slot.capacity.store(claims, Relaxed);
-            slot.bits_per_claim.store(bits_per_claim, Relaxed);
-            slot.counters.look_ups.store(0, Relaxed);
-            slot.counters.false_positives.store(0, Relaxed);
-            let state = Status::Building.after(slot.state.load(Relaxed));
-            slot.state.store(state, Release);
+            filter.table.store(tag.table, Relaxed);
+            filter.incarnation.store(tag.incarnation, Relaxed);
+            filter.lines.store(lines, Relaxed);
+            filter.first.store(first, Relaxed);
+            figures.capacity.store(claims, Relaxed);
+            figures.bits_per_claim.store(bits_per_claim, Relaxed);
+            figures.look_ups.store(0, Relaxed);
+            figures.false_positives.store(0, Relaxed);
+            let state = Status::Building.after(filter.state.load(Relaxed));
+            filter.state.store(state, Release);
             return true;
         }
         false
@@ -258,117 +321,149 @@ impl<'a> Arena<'a> {
     /// Returns the filter of a slot if it is prepared and not complete. The caller adds every claim
     /// that was in the slice when the filter was prepared, and then completes it.
     pub fn building(&self, slot: usize, tag: Tag) -> Option<Building<'a>> {
-        let description = self.slots.get(slot)?;
-        let state = description.state.load(Acquire);
-        (Status::of(state) == Status::Building && description.tag() == tag).then_some(Building {
+        let place = self.place(slot, tag, Status::Building)?;
+        let state = self.filter(place)?.state.load(Acquire);
+        (Status::of(state) == Status::Building).then_some(Building {
             arena: *self,
-            slot,
+            place,
             state,
         })
     }
 
-    /// Removes the filter of a slot and frees its memory. The caller ensures that no other process
-    /// prepares or removes a filter of this database.
-    pub fn remove(&self, number: usize) {
-        let Some(slot) = self.slots.get(number) else {
+    /// Removes the filters of a slot and frees their memory. The caller ensures that no other
+    /// process prepares or removes a filter of this database.
+    pub fn remove(&self, slot: usize) {
+        for place in Place::all(slot) {
+            self.remove_at(place);
+        }
+    }
+
+    fn remove_at(&self, place: Place) {
+        let Some(filter) = self.filter(place) else {
             return;
         };
-        let state = slot.state.load(Relaxed);
+        let state = filter.state.load(Relaxed);
         if Status::of(state) != Status::None {
-            slot.state.store(Status::None.after(state), Relaxed);
+            filter.state.store(Status::None.after(state), Relaxed);
         }
         // A reader that sees a later change of a line must see the change of the state.
         fence(Release);
         // Also the chunks of a builder that was terminated.
         for owner in self.owners {
-            if owner.load(Relaxed) == owner_of(number) {
+            if owner.load(Relaxed) == place.owner() {
                 owner.store(0, Release);
             }
         }
     }
 
-    /// Makes the filter of a slot exclude nothing, if it describes this table. The caller calls
-    /// this before it writes a row that it does not add to the filter.
+    /// Makes the filters of a slot exclude nothing, if they describe this table. The caller calls
+    /// this before it writes a row that it does not add to the filters.
     pub fn invalidate(&self, slot: usize, table: u32) {
-        let Some(slot) = self.slots.get(slot) else {
-            return;
-        };
-        let _ = slot.state.fetch_update(AcqRel, Acquire, |state| {
-            let is_of_table = slot.table.load(Relaxed) == table;
-            let has_filter = matches!(Status::of(state), Status::Building | Status::Complete);
-            (is_of_table && has_filter).then(|| Status::Invalid.after(state))
-        });
+        let filters = self.slots.get(slot).map(|slot| slot.filters.iter());
+        for filter in filters.into_iter().flatten() {
+            let _ = filter.state.fetch_update(AcqRel, Acquire, |state| {
+                let is_of_table = filter.table.load(Relaxed) == table;
+                let has_filter = matches!(Status::of(state), Status::Building | Status::Complete);
+                (is_of_table && has_filter).then(|| Status::Invalid.after(state))
+            });
+        }
     }
 
-    /// Describes the filter of a slot. Returns `None` if there is none.
+    /// Describes the filter of a slot, and not the one that is built beside it. Returns `None` if
+    /// there is none.
     pub fn describe(&self, slot: usize) -> Option<Description> {
-        let slot = self.slots.get(slot)?;
-        let status = Status::of(slot.state.load(Acquire));
+        let described = Place::all(slot).map(|place| self.describe_at(place));
+        let [first, second] = described;
+        let is_complete = |filter: &Description| filter.status == Status::Complete;
+        first
+            .filter(is_complete)
+            .or(second.filter(is_complete))
+            .or(first)
+            .or(second)
+    }
+
+    fn describe_at(&self, place: Place) -> Option<Description> {
+        let (filter, figures) = (self.filter(place)?, self.figures(place)?);
+        let status = Status::of(filter.state.load(Acquire));
         (status != Status::None).then(|| Description {
-            tag: slot.tag(),
+            tag: filter.tag(),
             status,
-            capacity: slot.capacity.load(Relaxed),
-            bits_per_claim: slot.bits_per_claim.load(Relaxed),
-            bytes: slot.lines.load(Relaxed) * super::LINE_BYTES as u64,
-            expected_false_positives: self.expected_false_positives(slot),
-            look_ups: slot.counters.look_ups.load(Relaxed),
-            false_positives: slot.counters.false_positives.load(Relaxed),
+            capacity: figures.capacity.load(Relaxed),
+            bits_per_claim: figures.bits_per_claim.load(Relaxed),
+            bytes: filter.lines.load(Relaxed) * super::LINE_BYTES as u64,
+            expected_false_positives: self.expected_false_positives(filter),
+            look_ups: figures.look_ups.load(Relaxed),
+            false_positives: figures.false_positives.load(Relaxed),
         })
     }
 
     /// Counts look-ups of claims that are not in the slice, if the filter with this tag is
     /// complete.
     pub fn count_look_ups(&self, slot: usize, tag: Tag, look_ups: u64) {
-        if let Some(slot) = self.complete(slot, tag) {
-            slot.counters.look_ups.fetch_add(look_ups, Relaxed);
+        if let Some(figures) = self.figures_of_complete(slot, tag) {
+            figures.look_ups.fetch_add(look_ups, Relaxed);
         }
     }
 
     /// Counts a look-up that the filter did not exclude, although the claim is not in the slice, if
     /// the filter with this tag is complete.
     pub fn count_false_positive(&self, slot: usize, tag: Tag) {
-        if let Some(slot) = self.complete(slot, tag) {
-            slot.counters.false_positives.fetch_add(1, Relaxed);
+        if let Some(figures) = self.figures_of_complete(slot, tag) {
+            figures.false_positives.fetch_add(1, Relaxed);
         }
     }
 
-    fn complete(&self, slot: usize, tag: Tag) -> Option<&'a Slot> {
-        let slot = self.slots.get(slot)?;
-        let is_complete = Status::of(slot.state.load(Acquire)) == Status::Complete;
-        (is_complete && slot.tag() == tag).then_some(slot)
+    fn figures_of_complete(&self, slot: usize, tag: Tag) -> Option<&'a Figures> {
+        self.figures(self.place(slot, tag, Status::Complete)?)
     }
 
-    /// Returns whether there is memory for a filter for this many claims. A filter that is there
-    /// may have to be removed first.
+    /// Returns the place of the filter of a slot with this tag and this status.
+    fn place(&self, slot: usize, tag: Tag, status: Status) -> Option<Place> {
+        Place::all(slot).into_iter().find(|&place| {
+            self.filter(place).is_some_and(|filter| {
+                Status::of(filter.state.load(Acquire)) == status && filter.tag() == tag
+            })
+        })
+    }
+
+    fn filter(&self, place: Place) -> Option<&'a Filter> {
+        self.slots.get(place.slot)?.filters.get(place.number)
+    }
+
+    fn figures(&self, place: Place) -> Option<&'a Figures> {
+        self.slots.get(place.slot)?.figures.get(place.number)
+    }
+
+    /// Returns whether there is memory for one more filter for this many claims.
     pub fn has_room_for(&self, claims: u64) -> bool {
         let least = BITS_PER_CLAIM.into_iter().min().unwrap_or(1);
         let count = lines_for(claims, least).div_ceil(CHUNK_LINES as u64);
-        count <= MAX_CHUNKS && chunks_for(count) <= self.chunks_of(0)
+        count <= MAX_CHUNKS && chunks_for(count) <= self.free_chunks()
     }
 
     /// Computes the probability of a false positive from the first lines: the hash of a claim
     /// selects each line with the same probability.
-    fn expected_false_positives(&self, slot: &Slot) -> f64 {
-        let lines = slot.lines.load(Relaxed).min(CHUNK_LINES as u64);
-        false_positives((0..lines).filter_map(|line| self.line_at(slot, line)))
+    fn expected_false_positives(&self, filter: &Filter) -> f64 {
+        let lines = filter.lines.load(Relaxed).min(CHUNK_LINES as u64);
+        false_positives((0..lines).filter_map(|line| self.line_at(filter, line)))
     }
 
-    /// Returns the number of chunks with this owner.
-    fn chunks_of(&self, owner: u32) -> u64 {
+    /// Returns the number of chunks without an owner.
+    fn free_chunks(&self) -> u64 {
         let owners = self.owners.iter();
-        owners.filter(|of| of.load(Relaxed) == owner).count() as u64
+        owners.filter(|of| of.load(Relaxed) == 0).count() as u64
     }
 
     /// Takes `count` chunks for lines and, if they are more than one, a chunk that lists them.
     /// Makes the lines exclude every claim. Returns the number of the first chunk.
-    fn take(&self, slot: usize, count: u64) -> Option<u32> {
+    fn take(&self, place: Place, count: u64) -> Option<u32> {
         let mut free = self
             .owners
             .iter()
             .enumerate()
             .filter_map(|(number, owner)| {
                 owner
-                    .compare_exchange(0, owner_of(slot), AcqRel, Relaxed)
+                    .compare_exchange(0, place.owner(), AcqRel, Relaxed)
                     .ok()?;
                 Some((number as u32, self.chunks.get(number)?))
             });
@@ -388,19 +483,19 @@ impl<'a> Arena<'a> {
             Some(first)
         });
         if taken.is_none() {
-            self.remove(slot);
+            self.remove_at(place);
         }
         taken
     }
 
-    fn line(&self, slot: &Slot, hash: ClaimHash) -> Option<&'a Line> {
-        self.line_at(slot, hash.line(slot.lines.load(Relaxed)))
+    fn line(&self, filter: &Filter, hash: ClaimHash) -> Option<&'a Line> {
+        self.line_at(filter, hash.line(filter.lines.load(Relaxed)))
     }
 
-    fn line_at(&self, slot: &Slot, number: u64) -> Option<&'a Line> {
+    fn line_at(&self, filter: &Filter, number: u64) -> Option<&'a Line> {
         let number = number as usize;
-        let first = self.chunks.get(slot.first.load(Relaxed) as usize)?;
-        if slot.lines.load(Relaxed) <= CHUNK_LINES as u64 {
+        let first = self.chunks.get(filter.first.load(Relaxed) as usize)?;
+        if filter.lines.load(Relaxed) <= CHUNK_LINES as u64 {
             return first.0.get(number);
         }
         let entry = first.word(number / CHUNK_LINES)?.load(Relaxed);
@@ -414,11 +509,13 @@ fn chunks_for(count: u64) -> u64 {
     if count == 1 { 1 } else { count + 1 }
 }
 
-fn owner_of(slot: usize) -> u32 {
-    slot as u32 + 1
+impl Slot {
+    fn states(&self) -> [u64; FILTERS] {
+        std::array::from_fn(|number| self.filters[number].state.load(Acquire))
+    }
 }
 
-impl Slot {
+impl Filter {
     fn tag(&self) -> Tag {
         Tag {
             table: self.table.load(Relaxed),
@@ -430,27 +527,32 @@ impl Slot {
 impl Building<'_> {
     /// Adds a claim of the slice.
     pub fn add(&self, hash: ClaimHash) {
-        if let Some(slot) = self.arena.slots.get(self.slot)
-            && let Some(line) = self.arena.line(slot, hash)
+        if let Some(filter) = self.arena.filter(self.place)
+            && let Some(line) = self.arena.line(filter, hash)
         {
             line.add(hash);
         }
     }
 
-    /// Returns the number of the state, which is different for each preparation.
+    /// Returns a number that is different for each preparation of the slot.
     pub fn number(&self) -> u64 {
-        self.state
+        self.state * FILTERS as u64 + self.place.number as u64
     }
 
-    /// Publishes the filter: every claim of the slice was added. Returns false if rows have arrived
-    /// in the meantime that may not be in the filter; it then stays invalid.
+    /// Publishes the filter: every claim of the slice was added. Removes the filter that it
+    /// replaces. Returns false if rows have arrived in the meantime that may not be in the filter;
+    /// it then stays invalid.
     pub fn complete(self) -> bool {
         let complete = Status::Complete.after(self.state);
-        self.arena.slots.get(self.slot).is_some_and(|slot| {
-            slot.state
-                .compare_exchange(self.state, complete, AcqRel, Acquire)
-                .is_ok()
-        })
+        let is_complete = self.arena.filter(self.place).is_some_and(|filter| {
+            let state = &filter.state;
+            let changed = state.compare_exchange(self.state, complete, AcqRel, Acquire);
+            changed.is_ok()
+        });
+        if is_complete {
+            self.arena.remove_at(self.place.other());
+        }
+        is_complete
     }
 }
 

@@ -2,7 +2,7 @@ use super::{Arena, Building, CHUNK_LINES, Chunk, ClaimHash, Line, Slot, Status, 
 use crate::MessageId;
 use std::sync::atomic::{
     AtomicBool, AtomicU32, AtomicU64,
-    Ordering::{Acquire, Relaxed},
+    Ordering::{Acquire, Relaxed, Release},
 };
 use std::thread;
 
@@ -58,7 +58,7 @@ fn built(arena: Arena<'_>, slot: usize, tag: Tag, claims: std::ops::Range<u64>) 
 
 /// Returns the number of chunks that belong to no filter.
 fn free(arena: Arena<'_>) -> u64 {
-    arena.chunks_of(0)
+    arena.free_chunks()
 }
 
 /// Returns how many of the claims may be in the slice.
@@ -194,6 +194,7 @@ fn filter_gets_fewer_bits_when_memory_is_short() {
     for (claims, bits_per_claim) in [(2, 16), (5, 12), (6, 10), (8, 8)] {
         // One chunk is the list, so there is room for two chunks of lines.
         let claims = claims * CLAIMS_OF_CHUNK / 2;
+        arena.remove(0);
         built(arena, 0, TAG, 0..claims);
         assert_eq!(
             arena.describe(0).map(|filter| filter.bits_per_claim),
@@ -282,9 +283,151 @@ fn memory_of_removed_and_replaced_filters_is_free() {
     assert_eq!(free(arena), 6, "another process may complete it");
     built(arena, 1, TAG, 0..2 * CLAIMS_OF_CHUNK);
     assert_eq!(free(arena), 4, "the next build takes its place");
+    let other = Tag {
+        incarnation: 8,
+        ..TAG
+    };
+    built(arena, 1, other, 0..100);
+    assert_eq!(free(arena), 6, "a filter with another tag is removed");
     arena.remove(0);
     arena.remove(1);
     assert_eq!(free(arena), 8);
+}
+
+/// Each claim would read every segment of its slice while the slice has no filter.
+#[test]
+fn filter_excludes_claims_while_it_is_replaced() {
+    let memory = Memory::new(1, 8);
+    let arena = memory.arena();
+    built(arena, 0, TAG, 0..1_000);
+    let first = arena.describe(0);
+    let filter = prepared(arena, 0, TAG, 2 * CLAIMS_OF_CHUNK);
+    assert_eq!(arena.describe(0), first, "the first one is in use");
+    assert!(arena.add(0, TAG, claim(1_000)), "the first call");
+    assert!(!arena.add(0, TAG, claim(1_000)), "the second call");
+    assert_eq!(hits(arena, 0, TAG, 0..1_001), 1_001);
+    assert!(hits(arena, 0, TAG, 2_000..12_000) < 50);
+    (0..1_000).for_each(|n| filter.add(claim(n)));
+    assert!(filter.complete());
+    assert_eq!(hits(arena, 0, TAG, 0..1_001), 1_001);
+    assert!(hits(arena, 0, TAG, 2_000..12_000) < 5);
+    assert_eq!(
+        arena.describe(0).map(|filter| filter.capacity),
+        Some(2 * CLAIMS_OF_CHUNK)
+    );
+    assert_eq!(free(arena), 5, "the memory of the first one is free");
+    assert!(
+        !arena.add(0, TAG, claim(1_000)),
+        "added before it was complete"
+    );
+}
+
+/// I1: both filters are complete for a moment. Two calls for one claim can each be the first in one
+/// of them, so the first call for the claim is the first in both.
+#[test]
+fn claim_in_one_of_two_complete_filters_has_no_first_call() {
+    let memory = Memory::new(1, 4);
+    let arena = memory.arena();
+    built(arena, 0, TAG, 0..1_000);
+    let filter = prepared(arena, 0, TAG, 1_000);
+    filter.add(claim(1_000));
+    let state = &memory.slots[0].filters[1].state;
+    state.store(Status::Complete.after(filter.number()), Release);
+    assert!(!arena.add(0, TAG, claim(1_000)));
+    assert!(arena.add(0, TAG, claim(1_001)));
+    assert_eq!(hits(arena, 0, TAG, 1_000..1_001), 1, "in both");
+}
+
+/// The number is the name of a fence. A fence of an earlier preparation proves nothing.
+#[test]
+fn each_preparation_of_a_slot_has_its_own_number() {
+    let memory = Memory::new(1, 8);
+    let arena = memory.arena();
+    let mut numbers = Vec::new();
+    for _ in 0..20 {
+        let filter = prepared(arena, 0, TAG, 1_000);
+        numbers.push(filter.number());
+        assert!(filter.complete());
+    }
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len(), 20);
+}
+
+/// Without memory for both, a filter that has become too small stays, because it excludes more
+/// than none.
+#[test]
+fn filter_without_memory_beside_it_is_not_replaced() {
+    let memory = Memory::new(1, 4);
+    let arena = memory.arena();
+    built(arena, 0, TAG, 0..2 * CLAIMS_OF_CHUNK);
+    let before = arena.describe(0);
+    assert!(!arena.prepare(0, TAG, 4 * CLAIMS_OF_CHUNK));
+    assert_eq!(arena.describe(0), before);
+    assert!(arena.has_room_for(1));
+}
+
+/// I1: rows that are in neither filter arrive while one replaces the other.
+#[test]
+fn both_filters_of_a_slot_are_invalidated() {
+    let memory = Memory::new(1, 4);
+    let arena = memory.arena();
+    built(arena, 0, TAG, 0..1_000);
+    let filter = prepared(arena, 0, TAG, 2_000);
+    arena.invalidate(0, TAG.table);
+    assert!(!filter.complete());
+    assert_eq!(hits(arena, 0, TAG, 1_000..1_100), 100);
+    built(arena, 0, TAG, 0..1_000);
+    assert!(hits(arena, 0, TAG, 1_000..1_100) < 10);
+    assert_eq!(free(arena), 3);
+}
+
+/// I1: two calls for one claim do not both return true, also if one of them finds only the first
+/// filter complete and the other one only the second.
+#[test]
+fn claim_has_one_first_call_while_its_filter_is_replaced() {
+    const CLAIMS: u64 = 100_000;
+    let memory = Memory::new(1, 16);
+    let arena = memory.arena();
+    built(arena, 0, TAG, 0..1);
+    // The claim that each adder is adding.
+    let adding = [AtomicU64::new(0), AtomicU64::new(0)];
+    let replaced = AtomicU64::new(0);
+    let replace = || {
+        assert!(arena.prepare(0, TAG, CLAIMS));
+        let filter = arena.building(0, TAG).expect("it is prepared");
+        // Wait for the calls that began before, and add the claims that the slice has then.
+        for adding in &adding {
+            let begun = adding.load(Acquire);
+            while begun < CLAIMS && adding.load(Acquire) == begun {
+                std::hint::spin_loop();
+            }
+            (1..=begun.min(CLAIMS - 1)).for_each(|n| filter.add(claim(n)));
+        }
+        assert!(filter.complete());
+        replaced.fetch_add(1, Relaxed);
+    };
+    let firsts: Vec<Vec<bool>> = thread::scope(|scope| {
+        let adders = adding.each_ref().map(|adding| {
+            scope.spawn(move || {
+                let firsts = (1..CLAIMS).map(|n| {
+                    adding.store(n, Release);
+                    arena.add(0, TAG, claim(n))
+                });
+                let firsts = firsts.collect();
+                adding.store(CLAIMS, Release);
+                firsts
+            })
+        });
+        while !adders.iter().all(|adder| adder.is_finished()) {
+            replace();
+        }
+        adders.map(|adder| adder.join().expect("an adder")).into()
+    });
+    let both = firsts[0].iter().zip(&firsts[1]);
+    assert_eq!(both.filter(|(one, other)| **one && **other).count(), 0);
+    assert!(firsts.iter().flatten().any(|&is_first| is_first));
+    assert!(replaced.load(Relaxed) > 2);
 }
 
 /// Goal: a reader that was interrupted between its loads never trusts a line of another filter.
@@ -293,16 +436,16 @@ fn line_of_a_reused_chunk_is_not_trusted() {
     let memory = Memory::new(2, 2);
     let arena = memory.arena();
     built(arena, 0, TAG, 0..1_000);
-    let slot = &memory.slots[0];
-    let before = slot.state.load(Acquire);
-    let line = arena.line(slot, claim(5)).expect("a line");
+    let filter = &memory.slots[0].filters[0];
+    let before = filter.state.load(Acquire);
+    let line = arena.line(filter, claim(5)).expect("a line");
     assert!(line.may_have(claim(5)));
 
     arena.remove(0);
     built(arena, 1, TAG, 2_000..2_001);
 
     assert!(!line.may_have(claim(5)), "the line excludes the claim now");
-    assert_ne!(slot.state.load(Relaxed), before, "the state shows it");
+    assert_ne!(filter.state.load(Relaxed), before, "the state shows it");
 }
 
 /// Goal: a writer that was interrupted before it clears its bits hides no claim of a later filter,
@@ -312,11 +455,11 @@ fn late_addition_to_a_reused_chunk_hides_no_claim() {
     let memory = Memory::new(1, 4);
     let arena = memory.arena();
     built(arena, 0, TAG, 0..100);
-    let slot = &memory.slots[0];
+    let filter = &memory.slots[0].filters[0];
     let claims = 2 * CLAIMS_OF_CHUNK;
     // The small filter has one chunk. The large one uses it as its list.
     let late: Vec<_> = (0..2_000)
-        .map(|n| (arena.line(slot, claim(n)).expect("a line"), claim(n)))
+        .map(|n| (arena.line(filter, claim(n)).expect("a line"), claim(n)))
         .collect();
     built(arena, 0, TAG, 0..claims);
     assert_eq!(hits(arena, 0, TAG, 0..claims), claims as usize);
