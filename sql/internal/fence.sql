@@ -30,8 +30,8 @@ $$;
 COMMENT ON FUNCTION idem.fence(text, text, regclass) IS
     'Returns true when all transactions have ended that held a writer''s lock on the relation at '
     'the first check of this step. fence_name: the maintenance step that waits, or the filter. '
-    'step: what was committed before; each step has another value. Error: 25001 (in the '
-    'transaction that committed the step).';
+    'step: what was done before; each step has another value. Error: 25001 (for idem.ring, in '
+    'the transaction that publishes the step).';
 
 CREATE FUNCTION idem.waits_at_fence() RETURNS boolean
 LANGUAGE sql SET search_path = pg_catalog, pg_temp

@@ -76,6 +76,11 @@ LANGUAGE c AS 'MODULE_PATHNAME', 'build_filters_wrapper';
 COMMENT ON FUNCTION idem.build_filters(integer) IS
     'Does one step for the filters of a ring. Returns true if a step was done.';
 
+CREATE FUNCTION idem.prepare_opened_filter(ring integer) RETURNS boolean
+LANGUAGE c AS 'MODULE_PATHNAME', 'prepare_opened_filter_wrapper';
+COMMENT ON FUNCTION idem.prepare_opened_filter(integer) IS
+    'Prepares the filter of the slice that this transaction opens.';
+
 CREATE FUNCTION idem.note_pending(seq bigint) RETURNS boolean
 LANGUAGE c AS 'MODULE_PATHNAME', 'note_pending_wrapper';
 COMMENT ON FUNCTION idem.note_pending(bigint) IS

@@ -210,6 +210,7 @@ BEGIN
         UPDATE idem.ring x
            SET phase = 'opening', opened[x.slices[2] + 1] = idem.tick()
          WHERE x.id = r.id;
+        PERFORM idem.prepare_opened_filter(r.id);
         RETURN 'opened';
     ELSIF idem.segment_is_due(r) THEN
         UPDATE idem.ring x

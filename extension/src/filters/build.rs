@@ -18,7 +18,7 @@ use crate::pause::is_left_out;
 use crate::pg::{Table, estimated_rows, for_each_version, is_standby, try_with_exclusive_lock};
 use crate::ring::{self, Ring, Slice};
 use idem_core::MessageId;
-use idem_core::filter::{Building, ClaimHash, Description, Status, Tag};
+use idem_core::filter::{Building, ClaimHash, Description, Status};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 
@@ -57,6 +57,27 @@ pub fn build_next(ring_number: usize) -> Result<bool> {
     Ok(try_with_exclusive_lock(ring::ring_table()?, build_one).unwrap_or_default())
 }
 
+/// Prepares the filter of the slice that this transaction opens, if the ring uses filters. No claimer
+/// writes to the slice before the transaction commits, so the filter waits for none. Returns false if
+/// there is no memory, or another process does a step.
+pub fn prepare_opened(ring_number: usize) -> Result<bool> {
+    let rings = ring::reread()?;
+    let Some((filters, ring)) = filters().zip(rings.inbox.get(ring_number)) else {
+        return Ok(false);
+    };
+    let current = place_of(ring, ring.current());
+    let is_used = current.is_some_and(|(slot, _)| filters.arena.describe(slot).is_some());
+    let mut opened = ring.filling().skip(1).filter(|_| is_used);
+    let prepare_one = || {
+        opened.any(|slice| {
+            // The first look at the fence lists the writers.
+            prepare(&filters, ring, slice)
+                && building(&filters, ring, slice).is_some_and(|of| has_ended(slice, &of))
+        })
+    };
+    Ok(try_with_exclusive_lock(ring::ring_table()?, prepare_one).unwrap_or_default())
+}
+
 /// Removes the filters of slices in which no claim can be any more.
 fn remove_others(filters: &Filters, ring_number: usize, ring: &Ring, probed: &[Slice]) {
     let needed = |slot, tag| {
@@ -75,16 +96,27 @@ fn remove_others(filters: &Filters, ring_number: usize, ring: &Ring, probed: &[S
 /// Does the next step for a slice. Returns false if its filter is good, waits, or has no memory
 /// beside the one that is in use.
 fn build(filters: &Filters, ring: &Ring, slice: Slice) -> bool {
+    if let Some(building) = building(filters, ring, slice) {
+        return has_ended(slice, &building) && fill(filters, slice.table, building);
+    }
+    prepare(filters, ring, slice)
+}
+
+fn building<'a>(filters: &Filters, ring: &Ring, slice: Slice) -> Option<Building<'a>> {
+    let (slot, tag) = place_of(ring, slice)?;
+    filters.arena.building(slot, tag)
+}
+
+/// Prepares a filter for a slice, unless it has a good one. Returns whether a filter was prepared.
+fn prepare(filters: &Filters, ring: &Ring, slice: Slice) -> bool {
     let Some((slot, tag)) = place_of(ring, slice) else {
         return false;
     };
-    let arena = filters.arena;
-    if let Some(building) = arena.building(slot, tag) {
-        return has_ended(tag, &building) && fill(filters, slice.table, building);
-    }
-    let filter = arena.describe(slot).filter(|filter| filter.tag == tag);
+    let filter = filters.arena.describe(slot);
+    let filter = filter.filter(|filter| filter.tag == tag);
     let claims = expected_claims(ring, slice);
-    !filter.is_some_and(|filter| is_good(&filter, claims)) && arena.prepare(slot, tag, claims)
+    !filter.is_some_and(|filter| is_good(&filter, claims))
+        && filters.arena.prepare(slot, tag, claims)
 }
 
 /// Returns whether a filter need not be built again.
@@ -101,23 +133,25 @@ fn expected_claims(ring: &Ring, slice: Slice) -> u64 {
     let is_sealed = ring.sealed().contains(&slice);
     let expected = match is_sealed {
         true => rows(slice) * 11 / 10,
-        false => (rows(slice) * 3 / 2).max(rows(ring.newest_sealed())),
+        false => (rows(slice) * 3 / 2)
+            .max(rows(ring.current()))
+            .max(rows(ring.newest_sealed())),
     };
     expected.max(LEAST_CLAIMS)
 }
 
 /// Returns whether the transactions have ended that were writing to the slice when the filter was
 /// prepared.
-fn has_ended(tag: Tag, building: &Building) -> bool {
+fn has_ended(slice: Slice, building: &Building) -> bool {
     if is_left_out("filter: wait for writers") {
         return true;
     }
     let passed = Spi::get_one_with_args::<bool>(
         "SELECT idem.fence($1, $2, $3)",
         &[
-            format!("filter of {}", tag.table).into(),
+            format!("filter of {}", slice.table).into(),
             format!("prepared {}", building.number()).into(),
-            pg_sys::Oid::from(tag.table).into(),
+            slice.table.into(),
         ],
     );
     match passed {

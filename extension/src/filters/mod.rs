@@ -8,7 +8,7 @@ mod inspect;
 mod memory;
 mod slice;
 
-pub use build::{build_next, forget, invalidate};
+pub use build::{build_next, forget, invalidate, prepare_opened};
 pub use inspect::{FilterState, bytes_of, filter_states};
 pub use memory::init;
 pub use slice::{ClaimHashes, SliceFilter};

@@ -87,6 +87,12 @@ fn build_filters(ring: Option<i32>) -> Report<bool> {
 }
 
 #[pg_extern(sql = false)]
+fn prepare_opened_filter(ring: Option<i32>) -> Report<bool> {
+    let ring = usize::try_from(given(ring, "ring")?).unwrap_or(usize::MAX);
+    Ok(filters::prepare_opened(ring)?)
+}
+
+#[pg_extern(sql = false)]
 #[allow(clippy::type_complexity)]
 fn filter_states() -> Result<
     TableIterator<

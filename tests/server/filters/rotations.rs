@@ -2,8 +2,7 @@
 
 use anyhow::{Result, ensure};
 use idem_testkit::Database;
-use idem_testkit::ring::SEALED;
-use idem_testkit::ring::build_filters;
+use idem_testkit::ring::{SEALED, build_filters, make_due, rotate};
 
 use super::{claim, seal, status};
 
@@ -18,7 +17,11 @@ async fn i1_claims_are_found_through_rotations() -> Result<()> {
     assert_eq!(session.text(numbers).await?, slices.to_string());
     for round in 0..slices + 2 {
         let current = i32::try_from(round % slices)?;
-        assert_eq!(status(&session, current).await?, "none", "round {round}");
+        assert_ne!(
+            status(&session, current).await?,
+            "complete",
+            "round {round}"
+        );
         build_filters(&session).await?;
         ensure!(claim(&session, &format!("m-{round}")).await?);
         for earlier in (0..=round).rev().take(SEALED + 1) {
@@ -27,6 +30,31 @@ async fn i1_claims_are_found_through_rotations() -> Result<()> {
         }
         seal(&session).await?;
     }
+    Ok(())
+}
+
+/// The filter of the next slice is prepared before a claimer can write to the slice, so it does not
+/// wait for a long transaction.
+#[tokio::test]
+async fn next_slice_has_a_filter_before_its_first_claim() -> Result<()> {
+    let db = Database::without_worker("next_filter").await?;
+    let (session, claimer) = (db.connect().await?, db.connect().await?);
+    ensure!(claim(&session, "before").await?);
+    build_filters(&session).await?;
+    make_due(&session, "standard").await?;
+    assert_eq!(rotate(&session, "standard").await?, "opened");
+    claimer
+        .run("BEGIN; SELECT idem_try_claim('long', 'd')")
+        .await?;
+    build_filters(&session).await?;
+    assert_eq!(status(&session, 1).await?, "complete");
+    claimer.run("COMMIT").await?;
+    for step in ["rotated", "emptied"] {
+        assert_eq!(rotate(&session, "standard").await?, step);
+    }
+    ensure!(!claim(&session, "long").await?);
+    seal(&session).await?;
+    ensure!(!claim(&session, "long").await?);
     Ok(())
 }
 
