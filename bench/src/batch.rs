@@ -118,12 +118,12 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
     table.rounds(
         "text ids, against the hand-written inbox: text key, index on the time",
         &inboxes,
-        Target::AtLeast(1.6),
+        Target::AtLeast(2.0),
     );
     table.rounds(
         "uuid ids, against a compact table: uuid key, no other index",
         &compacts,
-        Target::AtLeast(1.0),
+        Target::AtLeast(1.6),
     );
     for (synchronous_commit, rounds) in &singles {
         let what = format!(

@@ -76,10 +76,10 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
         };
         let between = format!("between checkpoints, {what}");
         let times = rounds(|size| &size.between_checkpoints);
-        table.rounds(&between, &times, Target::AtMost(1.15));
+        table.rounds(&between, &times, Target::AtMost(1.1));
         let after = format!("after a checkpoint, {what}");
         let times = rounds(|size| &size.after_checkpoint);
-        table.rounds(&after, &times, Target::None);
+        table.rounds(&after, &times, Target::AtMost(1.25));
         let on_disk = format!("on disk, {what}");
         space.pair(&on_disk, size.disk, few.disk, Target::None);
         let in_filters = format!("filters, {what}");

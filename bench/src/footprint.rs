@@ -72,13 +72,13 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
         "WAL per claim",
         mean(&ours, wal),
         mean(&theirs, wal),
-        Target::AtMost(0.3),
+        Target::AtMost(0.38),
     );
     sizes.pair(
         "on disk per retained claim, mean",
         mean(&ours, bytes),
         mean(&theirs, bytes),
-        Target::AtMost(0.35),
+        Target::AtMost(0.41),
     );
     sizes.pair(
         "on disk per retained claim, peak",

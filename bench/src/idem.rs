@@ -137,11 +137,11 @@ pub fn vacuum(session: &mut Session) -> Result<()> {
     build_filters(session)
 }
 
-/// Builds the filters, because the inserted rows have invalidated them.
+/// Builds good filters, because the inserted rows have invalidated them.
 pub fn build_filters(session: &mut Session) -> Result<()> {
     let started = Instant::now();
     let missing =
-        format!("SELECT count(*) FROM idem.filters WHERE ring = '{RING}' AND status <> 'complete'");
+        format!("SELECT count(*) FROM idem.filters WHERE ring = '{RING}' AND reason IS NOT NULL");
     while session.value::<u64>(&missing)? > 0 {
         session.run("CALL idem_maintain()")?;
         ensure!(
@@ -152,14 +152,28 @@ pub fn build_filters(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
+/// The order of known ids.
+#[derive(Clone, Copy)]
+pub enum Order {
+    Random,
+    /// Roughly: in the order of the segments.
+    OfTime,
+}
+
 /// Returns ids that are retained now and after the next rotation. They are not in the oldest slice.
-pub fn sample(session: &mut Session, ids: u64) -> Result<Vec<String>> {
+pub fn sample(session: &mut Session, ids: u64, order: Order) -> Result<Vec<String>> {
     let ring = Ring::steady(session)?;
+    let order = match order {
+        Order::Random => "random()",
+        Order::OfTime => "slice, segment, random()",
+    };
     session.column(&format!(
-        "SELECT key::text FROM (SELECT key FROM {} TABLESAMPLE SYSTEM (10)
+        "SELECT key::text
+           FROM (SELECT * FROM (SELECT 0 AS slice, segment, key FROM {} TABLESAMPLE SYSTEM (10)
                                  UNION ALL
-                                SELECT key FROM {} TABLESAMPLE SYSTEM (10)) known
-          ORDER BY random() LIMIT {ids}",
+                                SELECT 1, segment, key FROM {} TABLESAMPLE SYSTEM (10)) known
+                  ORDER BY random() LIMIT {ids}) known
+          ORDER BY {order}",
         ring.slice(1 + SEALED),
         ring.slice(0)
     ))

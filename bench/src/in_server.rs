@@ -24,47 +24,44 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
         Form::Statement(Side::Idem),
         Form::Statement(Side::HandWritten),
     );
-    create_loop(&mut ours, by_idem)?;
-    create_loop(&mut ours, Form::Expression)?;
+    for form in [by_idem, Form::Expression, Form::IsClaimed] {
+        create_loop(&mut ours, form)?;
+    }
     create_loop(&mut theirs, by_hand)?;
-    let known = [
-        idem::sample(&mut ours, KNOWN)?,
-        inbox::sample(&mut theirs, KNOWN)?,
-    ];
-    // Few claims, so that the filter of the current slice does not become too small.
+    let replayed = idem::sample(&mut ours, KNOWN, idem::Order::OfTime)?;
+    let shuffled = idem::sample(&mut ours, KNOWN, idem::Order::Random)?;
+    let known_by_hand = inbox::sample(&mut theirs, KNOWN)?;
+    // Few claims, so that the present segment does not become too large.
     let claims = options.sized(25_000, 5_000);
-    let mut new = Rounds::default();
-    let mut duplicates = Rounds::default();
-    let mut as_expression = Vec::new();
+    let present = new_ids(&mut ours, KNOWN)?;
+    time_of_ids(&mut ours, by_idem, &present, KNOWN)?;
+    let mut of = Times::default();
     for round in 0..options.rounds() {
         for side in Side::in_turn(round) {
-            match side {
-                Side::Idem => {
-                    let mut forms = [
-                        (by_idem, &mut new.ours),
-                        (Form::Expression, &mut as_expression),
-                    ];
-                    forms.rotate_left(round % 2);
-                    for (form, times) in forms {
-                        times.push(time_of_new(&mut ours, form, claims)?);
-                    }
-                    duplicates
-                        .ours
-                        .push(time_of_duplicates(&mut ours, by_idem, &known[0])?);
-                }
-                Side::HandWritten => {
-                    new.theirs.push(time_of_new(&mut theirs, by_hand, claims)?);
-                    duplicates
-                        .theirs
-                        .push(time_of_duplicates(&mut theirs, by_hand, &known[1])?);
-                }
+            if let Side::HandWritten = side {
+                of.by_hand.push(time_of_new(&mut theirs, by_hand, claims)?);
+                let known = time_of_ids(&mut theirs, by_hand, &known_by_hand, 0)?;
+                of.known_by_hand.push(known);
+                continue;
+            }
+            let mut forms = [
+                (by_idem, &mut of.claim),
+                (Form::Expression, &mut of.as_expression),
+                (Form::IsClaimed, &mut of.is_claimed),
+            ];
+            forms.rotate_left(round % 3);
+            for (form, times) in forms {
+                times.push(time_of_new(&mut ours, form, claims)?);
+            }
+            for (ids, times) in [
+                (&present, &mut of.present),
+                (&replayed, &mut of.replayed),
+                (&shuffled, &mut of.shuffled),
+            ] {
+                times.push(time_of_ids(&mut ours, by_idem, ids, 0)?);
             }
         }
     }
-    let as_expression = Rounds {
-        ours: as_expression,
-        theirs: new.theirs.clone(),
-    };
     let mut table = Table::new(
         "in-server: claims in a loop of PL/pgSQL: microseconds per id",
         ["idem", "hand-written"],
@@ -79,23 +76,48 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
         "both sides: one statement with a prepared plan for each id; an insert cannot be an \
          expression",
     );
-    table.rounds("new ids", &new, Target::AtMost(0.65));
+    let against = |ours: &[f64], theirs: &[f64]| Rounds {
+        ours: ours.to_vec(),
+        theirs: theirs.to_vec(),
+    };
+    let new = against(&of.claim, &of.by_hand);
+    table.rounds("new ids", &new, Target::AtMost(0.45));
+    let as_expression = against(&of.as_expression, &of.by_hand);
     table.rounds(
         "new ids, the claim as an expression",
         &as_expression,
         Target::None,
     );
-    table.rounds("duplicates", &duplicates, Target::None);
+    for (what, times, target) in [
+        ("of the present segment", &of.present, Target::AtMost(0.6)),
+        ("in the order of time", &of.replayed, Target::AtMost(2.0)),
+        ("in random order", &of.shuffled, Target::None),
+    ] {
+        let what = format!("duplicates {what}");
+        table.rounds(&what, &against(times, &of.known_by_hand), target);
+    }
     let mut of_idem = Table::new(
-        "    A duplicate against a claim of idem",
-        ["duplicate", "claim"],
+        "    idem_is_claimed of a new id, against a claim of idem",
+        ["idem_is_claimed", "claim"],
     );
-    let of_idem_rounds = Rounds {
-        ours: duplicates.ours,
-        theirs: new.ours,
-    };
-    of_idem.rounds("microseconds per id", &of_idem_rounds, Target::AtMost(0.6));
+    let is_claimed = against(&of.is_claimed, &of.claim);
+    of_idem.rounds("microseconds per id", &is_claimed, Target::AtMost(0.5));
     Ok(vec![table, of_idem])
+}
+
+/// Microseconds of each round.
+#[derive(Default)]
+struct Times {
+    /// New ids.
+    claim: Vec<f64>,
+    as_expression: Vec<f64>,
+    is_claimed: Vec<f64>,
+    by_hand: Vec<f64>,
+    /// Known ids.
+    present: Vec<f64>,
+    replayed: Vec<f64>,
+    shuffled: Vec<f64>,
+    known_by_hand: Vec<f64>,
 }
 
 /// Opens a session in which a commit does not wait for the disk.
@@ -112,6 +134,8 @@ pub enum Form {
     Statement(Side),
     /// With an expression, which PL/pgSQL evaluates without a statement. Only idem has this form.
     Expression,
+    /// Only asks with a statement whether the id is claimed.
+    IsClaimed,
 }
 
 impl Form {
@@ -120,6 +144,7 @@ impl Form {
         match self {
             Form::Statement(_) => "claim_each",
             Form::Expression => "claim_each_as_expression",
+            Form::IsClaimed => "is_claimed_each",
         }
     }
 }
@@ -129,6 +154,10 @@ impl Form {
 pub fn create_loop(session: &mut Session, form: Form) -> Result<()> {
     let claim = match form {
         Form::Expression => format!("won := won + idem_try_claim(id, '{DESTINATION}')::int;"),
+        Form::IsClaimed => format!(
+            "SELECT idem_is_claimed(id, '{DESTINATION}')::int INTO claimed;
+             won := won + claimed;"
+        ),
         Form::Statement(Side::Idem) => format!(
             "SELECT idem_try_claim(id, '{DESTINATION}')::int INTO claimed;
              won := won + claimed;"
@@ -158,15 +187,27 @@ pub fn create_loop(session: &mut Session, form: Form) -> Result<()> {
     Ok(())
 }
 
-/// Claims new ids. Returns the microseconds of one claim.
+/// Runs the loop with new ids. Returns the microseconds of one id.
 pub fn time_of_new(session: &mut Session, form: Form, claims: u64) -> Result<f64> {
     let ids = format!("ARRAY(SELECT gen_random_uuid()::text FROM generate_series(1, {claims}))");
-    time_of(session, form, &ids, claims)
+    let expected = match form {
+        Form::IsClaimed => 0,
+        Form::Statement(_) | Form::Expression => claims,
+    };
+    time_of(session, form, &ids, expected)
 }
 
-/// Claims ids that are claimed. Returns the microseconds of one duplicate.
-fn time_of_duplicates(session: &mut Session, form: Form, known: &[String]) -> Result<f64> {
-    time_of(session, form, &format!("'{{{}}}'", known.join(",")), 0)
+/// Returns ids that are not claimed.
+fn new_ids(session: &mut Session, ids: u64) -> Result<Vec<String>> {
+    session.column(&format!(
+        "SELECT gen_random_uuid()::text FROM generate_series(1, {ids})"
+    ))
+}
+
+/// Runs the loop with these ids, and checks how often its result is true. Returns the microseconds
+/// of one id.
+fn time_of_ids(session: &mut Session, form: Form, ids: &[String], expected: u64) -> Result<f64> {
+    time_of(session, form, &format!("'{{{}}}'", ids.join(",")), expected)
 }
 
 fn time_of(session: &mut Session, form: Form, ids: &str, expected: u64) -> Result<f64> {

@@ -60,14 +60,14 @@ pub fn run(install: &Install, options: &Options) -> Result<Figures> {
             "transactions per second",
             &ours.rate,
             &theirs.rate,
-            Target::AtLeast(1.3),
+            Target::AtLeast(1.4),
         ),
-        ("p99, ms", &ours.p99_ms, &theirs.p99_ms, Target::AtMost(0.8)),
+        ("p99, ms", &ours.p99_ms, &theirs.p99_ms, Target::AtMost(0.6)),
         (
             "WAL per claim, bytes",
             &ours.wal_per_claim,
             &theirs.wal_per_claim,
-            Target::AtMost(0.25),
+            Target::AtMost(0.07),
         ),
     ];
     let mut curves = Vec::new();

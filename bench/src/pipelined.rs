@@ -1,6 +1,6 @@
 //! Measures a transaction that is sent as one pipeline, with a single Sync: BEGIN, claim, business
-//! update, COMMIT. The same transaction with a round trip for each statement shows how much the
-//! pipeline saves.
+//! update, COMMIT. The same transaction with several claims shows what a further claim costs, and
+//! the same with a round trip for each statement shows how much the pipeline saves.
 
 use anyhow::{Result, ensure};
 use idem_cluster::{Cluster, Install};
@@ -12,7 +12,11 @@ use super::side::{DESTINATION, Side};
 use super::wire::Session;
 use super::{idem, server, throughput};
 
-const CLIENTS: usize = 16;
+const CLIENTS: usize = 8;
+/// The number of claims in a statement with several.
+const SEVERAL: usize = 4;
+/// The number of processors that the clients and the server share.
+const PROCESSORS: f64 = 2.0;
 /// The database of the pipelines without a claim.
 const WITHOUT: &str = "without";
 /// The database of the transactions with a round trip for each statement.
@@ -21,20 +25,27 @@ const IN_STEPS: &str = "in_steps";
 /// How a transaction is sent.
 #[derive(Clone, Copy)]
 enum Sent {
-    /// As one pipeline, without a claim.
+    /// As one pipeline, with SELECT 1 instead of a claim.
     WithoutClaim,
-    /// As one pipeline, with the claim of this side.
-    WithClaim(Side),
+    /// As one pipeline, with one statement of this side for this number of claims.
+    WithClaims(Side, usize),
     /// With the claim of idem, and a round trip for each statement.
     InSteps,
 }
 
 impl Sent {
     /// Returns all, in an order that alternates from round to round.
-    fn in_turn(round: usize) -> [Self; 4] {
-        let [one, two] = Side::in_turn(round).map(Self::WithClaim);
-        let mut all = [Self::WithoutClaim, one, Self::InSteps, two];
-        all.rotate_left(round % 4);
+    fn in_turn(round: usize) -> [Self; 6] {
+        let [one, two] = Side::in_turn(round);
+        let mut all = [
+            Self::WithoutClaim,
+            Self::WithClaims(one, 1),
+            Self::WithClaims(two, SEVERAL),
+            Self::InSteps,
+            Self::WithClaims(two, 1),
+            Self::WithClaims(one, SEVERAL),
+        ];
+        all.rotate_left(round % 6);
         all
     }
 
@@ -42,21 +53,29 @@ impl Sent {
     fn database(self) -> &'static str {
         match self {
             Self::WithoutClaim => WITHOUT,
-            Self::WithClaim(side) => side.database(),
+            Self::WithClaims(side, _) => side.database(),
             Self::InSteps => IN_STEPS,
         }
     }
 
+    /// Returns the statement with the claims.
     fn claim(self) -> String {
+        let repeat = |claims: usize, part: String| vec![part; claims].join(", ");
         match self {
-            Self::WithoutClaim => String::new(),
-            Self::WithClaim(Side::Idem) | Self::InSteps => {
-                format!("SELECT idem_try_claim(gen_random_uuid()::text, '{DESTINATION}');\n")
+            Self::WithoutClaim => "SELECT 1".to_owned(),
+            Self::InSteps => Self::WithClaims(Side::Idem, 1).claim(),
+            Self::WithClaims(Side::Idem, claims) => {
+                let claim = format!("idem_try_claim(gen_random_uuid()::text, '{DESTINATION}')");
+                format!("SELECT {}", repeat(claims, claim))
             }
-            Self::WithClaim(Side::HandWritten) => format!(
-                "INSERT INTO inbox (message_id, destination) \
-                 VALUES (gen_random_uuid()::text, '{DESTINATION}') ON CONFLICT DO NOTHING;\n"
-            ),
+            Self::WithClaims(Side::HandWritten, claims) => {
+                let row = format!("(gen_random_uuid()::text, '{DESTINATION}')");
+                let rows = repeat(claims, row);
+                format!(
+                    "INSERT INTO inbox (message_id, destination) VALUES {rows} \
+                     ON CONFLICT DO NOTHING"
+                )
+            }
         }
     }
 
@@ -67,11 +86,44 @@ impl Sent {
             _ => ("\\startpipeline\n", "\\endpipeline\n"),
         };
         format!(
-            "\\set account random(0, {})\n{start}BEGIN;\n{}{};\nCOMMIT;\n{end}",
+            "\\set account random(0, {})\n{start}BEGIN;\n{};\n{};\nCOMMIT;\n{end}",
             server::ACCOUNTS - 1,
             self.claim(),
             server::BUSINESS.replace("$1", ":account"),
         )
+    }
+}
+
+/// Transactions per second, round by round.
+#[derive(Default)]
+struct Rates {
+    without: Vec<f64>,
+    /// With one claim, and with several, of idem and by hand.
+    claims: [[Vec<f64>; 2]; 2],
+    in_steps: Vec<f64>,
+}
+
+impl Rates {
+    fn of(&mut self, sent: Sent) -> &mut Vec<f64> {
+        match sent {
+            Sent::WithoutClaim => &mut self.without,
+            Sent::WithClaims(side, claims) => {
+                &mut self.claims[usize::from(claims > 1)][usize::from(side != Side::Idem)]
+            }
+            Sent::InSteps => &mut self.in_steps,
+        }
+    }
+
+    /// Returns the microseconds of the processors for each further claim of a statement.
+    fn further(&self, side: usize) -> Vec<f64> {
+        let [one, several] = &self.claims;
+        let microseconds = |rate: &f64| PROCESSORS * 1e6 / rate;
+        let rounds = one[side].iter().zip(&several[side]);
+        rounds
+            .map(|(one, several)| {
+                (microseconds(several) - microseconds(one)) / (SEVERAL - 1) as f64
+            })
+            .collect()
     }
 }
 
@@ -90,7 +142,7 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
     idem::top_up(&mut session, idem::Fill::mid_life(options.retained()))?;
     let mut table = Table::new(
         "pipelined: BEGIN, claim, business update, COMMIT with one Sync: transactions per second",
-        ["with the claim", "without"],
+        ["with the claim of idem", "compared with"],
     );
     table.note(server::settings(&mut Session::connect(
         &cluster,
@@ -103,37 +155,45 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
         options.rounds(),
         options.round().as_secs_f64(),
     ));
-    let mut saved = Table::new(
-        "    One pipeline against a round trip for each statement, both with the claim of idem",
-        ["pipeline", "round trips"],
+    table.note("round trips: over a Unix socket; a network adds its latency to each of them");
+    let mut more = Table::new(
+        "    A further claim in the same statement: microseconds of both processors",
+        ["idem", "hand-written"],
     );
-    saved.note("over a Unix socket: a network adds its latency to each round trip");
+    more.note(format!(
+        "two processors divided by the transactions with {SEVERAL} claims and with one"
+    ));
     for synchronous_commit in [false, true] {
-        let mut with = [Rounds::default(), Rounds::default()];
-        let mut steps = Rounds::default();
+        let mut rates = Rates::default();
         for round in 0..options.rounds() {
             for sent in Sent::in_turn(round) {
                 let rate = rate(&cluster, sent, synchronous_commit, options)?;
-                match sent {
-                    Sent::WithoutClaim => with.iter_mut().for_each(|side| side.theirs.push(rate)),
-                    Sent::WithClaim(Side::Idem) => {
-                        with[0].ours.push(rate);
-                        steps.ours.push(rate);
-                    }
-                    Sent::WithClaim(Side::HandWritten) => with[1].ours.push(rate),
-                    Sent::InSteps => steps.theirs.push(rate),
-                }
+                rates.of(sent).push(rate);
             }
         }
         let commit = if synchronous_commit { "on" } else { "off" };
-        let [ours, by_hand] = &with;
-        let what = format!("idem, synchronous_commit={commit}");
-        table.rounds(&what, ours, Target::AtLeast(0.82));
-        saved.rounds(&what, &steps, Target::None);
-        let what = format!("hand-written, synchronous_commit={commit}");
-        table.rounds(&what, by_hand, Target::None);
+        let [ours, by_hand] = &rates.claims[0];
+        for (what, ours, theirs, target) in [
+            ("SELECT 1", ours, &rates.without, Target::AtLeast(0.8)),
+            ("a hand-written inbox", ours, by_hand, Target::AtLeast(1.2)),
+            ("round trips", ours, &rates.in_steps, Target::None),
+        ] {
+            let what = format!("synchronous_commit={commit}, against {what}");
+            let rounds = Rounds {
+                ours: ours.clone(),
+                theirs: theirs.clone(),
+            };
+            table.rounds(&what, &rounds, target);
+        }
+        if !synchronous_commit {
+            let rounds = Rounds {
+                ours: rates.further(0),
+                theirs: rates.further(1),
+            };
+            more.rounds("synchronous_commit=off", &rounds, Target::None);
+        }
     }
-    Ok(vec![table, saved])
+    Ok(vec![table, more])
 }
 
 /// Returns the transactions per second of one round.

@@ -125,7 +125,7 @@ fn measure(cluster: &Cluster, side: Side, setup: Setup, options: &Options) -> Re
     let known = match side {
         Side::Idem => {
             idem::top_up(&mut session, idem::Fill::mid_life(options.retained()))?;
-            idem::sample(&mut session, KNOWN)?
+            idem::sample(&mut session, KNOWN, idem::Order::Random)?
         }
         Side::HandWritten => inbox::sample(&mut session, KNOWN)?,
     };

@@ -81,19 +81,6 @@ impl Caller {
 thread_local! {
     static GUARD: Cell<Guard> = const { Cell::new(Guard::None) };
     static IS_WATCHING: Cell<bool> = const { Cell::new(false) };
-    /// The hook of another extension, which the hook of this module calls.
-    static OTHER_HOOK: Cell<pg_sys::ProcessUtility_hook_type> = const { Cell::new(None) };
-}
-
-/// Sets the hook on statements for all processes of the server: a marked COMMIT can reach any of
-/// them.
-pub fn init() {
-    // SAFETY: the library is being preloaded, so this is called once. The function lives as long as
-    // the library, which is never unloaded.
-    unsafe {
-        OTHER_HOOK.set(pg_sys::ProcessUtility_hook);
-        pg_sys::ProcessUtility_hook = Some(on_utility);
-    }
 }
 
 /// From now on only a marked COMMIT commits this transaction. `function` is the function that was
@@ -128,62 +115,11 @@ pub fn allow() -> Result<()> {
     }
 }
 
-// SAFETY: this is the declaration of tcop/utility.h.
-unsafe extern "C-unwind" {
-    /// The function of PostgreSQL, without the boundary of pgrx.
-    fn standard_ProcessUtility(
-        statement: *mut pg_sys::PlannedStmt,
-        query: *const c_char,
-        is_read_only_tree: bool,
-        context: pg_sys::ProcessUtilityContext::Type,
-        parameters: pg_sys::ParamListInfo,
-        environment: *mut pg_sys::QueryEnvironment,
-        destination: *mut pg_sys::DestReceiver,
-        completion: *mut pg_sys::QueryCompletion,
-    );
-}
-
-/// Checks each COMMIT and PREPARE TRANSACTION.
-///
-/// An error of a statement jumps over this function. That is allowed, because the function has no
-/// value with a destructor. Without a boundary of pgrx the error keeps its position and context.
-///
-/// # Safety
-/// Only PostgreSQL calls this function.
-unsafe extern "C-unwind" fn on_utility(
-    statement: *mut pg_sys::PlannedStmt,
-    query: *const c_char,
-    is_read_only_tree: bool,
-    context: pg_sys::ProcessUtilityContext::Type,
-    parameters: pg_sys::ParamListInfo,
-    environment: *mut pg_sys::QueryEnvironment,
-    destination: *mut pg_sys::DestReceiver,
-    completion: *mut pg_sys::QueryCompletion,
-) {
-    // SAFETY: the arguments are passed on unchanged. Another hook lives as long as its library.
-    unsafe {
-        if commits(statement) {
-            check_commit(statement, query);
-        }
-        let next = OTHER_HOOK.get().unwrap_or(standard_ProcessUtility);
-        next(
-            statement,
-            query,
-            is_read_only_tree,
-            context,
-            parameters,
-            environment,
-            destination,
-            completion,
-        );
-    }
-}
-
 /// Returns whether the statement is COMMIT or PREPARE TRANSACTION.
 ///
 /// # Safety
 /// The pointer is a planned statement.
-unsafe fn commits(statement: *const pg_sys::PlannedStmt) -> bool {
+pub unsafe fn commits(statement: *const pg_sys::PlannedStmt) -> bool {
     use pg_sys::TransactionStmtKind::*;
     // SAFETY: guaranteed by the caller; the node is cast by its tag.
     unsafe {
@@ -197,11 +133,13 @@ unsafe fn commits(statement: *const pg_sys::PlannedStmt) -> bool {
     }
 }
 
+/// Fails if the statement may not commit the transaction.
+///
 /// # Safety
 /// The statement is one of the kinds of [`commits`], of this query text. No Rust frame with a
 /// destructor is below this function, up to the next one of PostgreSQL.
 #[pg_guard]
-unsafe extern "C-unwind" fn check_commit(
+pub unsafe extern "C-unwind" fn check_commit(
     statement: *const pg_sys::PlannedStmt,
     query: *const c_char,
 ) {

@@ -28,6 +28,7 @@ mod sql_files;
 mod sql_types;
 mod stats;
 mod transaction_end;
+mod utility;
 mod wake;
 mod worker;
 
@@ -41,7 +42,7 @@ pub extern "C-unwind" fn _PG_init() {
     if shared::is_preloading() {
         shared::init();
         filters::init();
-        commit_guard::init();
+        utility::init();
         worker::register();
     }
 }

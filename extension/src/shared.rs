@@ -5,6 +5,7 @@ use crate::errors::{Error, Result};
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 use pgrx::{PGRXSharedMemory, PgAtomic, pg_shmem_init, pg_sys};
+use std::cell::Cell;
 use std::mem::size_of;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -14,10 +15,19 @@ pub const DATABASES: usize = 64;
 pub const WAITERS: usize = 128;
 pub const COUNTERS: usize = 8;
 
+/// The number of copies of the counters of a database. Each backend uses one of them, because a
+/// processor must fetch a counter that another one has written.
+const COPIES: usize = 16;
+
+/// A copy of the counters, in a cache line of its own.
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct Counters(pub [AtomicU64; COUNTERS]);
+
 /// The shared state of one database.
 pub struct Database {
     oid: AtomicU32,
-    pub counters: [AtomicU64; COUNTERS],
+    counters: [Counters; COPIES],
     /// The number of committed transactions with effects.
     pub recordings: AtomicU64,
     /// The number of committed transactions that made messages available to a destination.
@@ -33,6 +43,23 @@ pub struct Database {
     /// Whether the log already has a warning that the library does not support the extension's
     /// version in this database.
     pub version_warned: AtomicBool,
+}
+
+impl Database {
+    /// Returns the counters of this backend.
+    pub fn own_counters(&self) -> &Counters {
+        // SAFETY: reads a variable of the backend.
+        let pid = unsafe { pg_sys::MyProcPid };
+        &self.counters[pid as usize % COPIES]
+    }
+
+    /// Returns the sum of a counter over all backends.
+    pub fn sum(&self, counter: usize) -> u64 {
+        let copies = self.counters.iter();
+        copies
+            .map(|Counters(copy)| copy[counter].load(Ordering::Relaxed))
+            .sum()
+    }
 }
 
 /// The highest floor of the relays of a database (see `outbox::floor`).
@@ -88,7 +115,7 @@ impl Default for Shared {
             run: random(),
             databases: std::array::from_fn(|_| Database {
                 oid: AtomicU32::new(0),
-                counters: std::array::from_fn(|_| AtomicU64::new(0)),
+                counters: std::array::from_fn(|_| Counters::default()),
                 recordings: AtomicU64::new(0),
                 receipts: AtomicU64::new(0),
                 last_pass: AtomicI64::new(0),
@@ -160,8 +187,18 @@ pub fn this_database() -> Option<&'static Database> {
     shared().databases.get(this_database_number()?)
 }
 
-/// Returns the number of the slot of this database. Reserves a slot for it at the first use.
+/// Returns the number of the slot of this database. Reserves a slot for it at the first use. The
+/// slot belongs to the database at least until all its backends have ended.
 pub fn this_database_number() -> Option<usize> {
+    thread_local! {
+        static NUMBER: Cell<Option<usize>> = const { Cell::new(None) };
+    }
+    let number = NUMBER.get().or_else(find_this_database);
+    NUMBER.set(number);
+    number
+}
+
+fn find_this_database() -> Option<usize> {
     // SAFETY: MyDatabaseId is set once, when the backend connects.
     let this = unsafe { pg_sys::MyDatabaseId };
     // Search for the slot of this database before taking a free slot: an earlier slot may have
@@ -208,7 +245,7 @@ pub fn forget(database: pg_sys::Oid) {
     let Some(place) = of(database) else {
         return;
     };
-    for counter in &place.counters {
+    for counter in place.counters.iter().flat_map(|Counters(copy)| copy) {
         counter.store(0, Ordering::SeqCst);
     }
     place.recordings.store(0, Ordering::SeqCst);

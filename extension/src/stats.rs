@@ -52,7 +52,7 @@ fn transaction_ended(end: End) {
         && pending.iter().any(|&n| n > 0)
         && let Some(database) = this_database()
     {
-        for (counter, n) in database.counters.iter().zip(pending) {
+        for (counter, n) in database.own_counters().0.iter().zip(pending) {
             if n > 0 {
                 counter.fetch_add(n, Ordering::Relaxed);
             }
@@ -65,9 +65,8 @@ pub fn counters() -> Vec<(&'static str, i64)> {
     let Some(database) = this_database() else {
         return Vec::new();
     };
-    let values = database.counters.iter();
-    NAMES
-        .into_iter()
-        .zip(values.map(|n| n.load(Ordering::Relaxed) as i64))
+    let names = NAMES.into_iter().enumerate();
+    names
+        .map(|(counter, name)| (name, database.sum(counter) as i64))
         .collect()
 }

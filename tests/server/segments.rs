@@ -1,8 +1,9 @@
 //! Segments: claims are inserted into the newest segment of a slice, and are found in all of them.
 
 use anyhow::{Result, ensure};
+use idem_cluster::{Cluster, Install, Shutdown};
 use idem_testkit::ring::{build_filters, make_due, make_segment_due, rotate};
-use idem_testkit::{Database, Session};
+use idem_testkit::{Database, Session, until};
 
 async fn claim(session: &Session, id: &str) -> Result<bool> {
     let sql = format!("SELECT idem_try_claim('{id}', 'orders')");
@@ -259,5 +260,58 @@ async fn health_reports_a_segment_that_cannot_advance() -> Result<()> {
     assert_eq!(rotate(&session, "standard").await?, "advanced");
     let ended = session.text(health).await?;
     ensure!(ended.starts_with("ok|"), "{ended}");
+    Ok(())
+}
+
+/// I1: the present segment ends after a crash, and after a promotion, between its two steps.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i1_segment_ends_after_a_crash_and_a_promotion() -> Result<()> {
+    let mut primary = Cluster::builder(&Install::from_env()?)
+        .name("segment-crash")
+        .setting("idem.databases", "none")
+        .start()?;
+    let session = Session::in_database_with_idem(&primary, "shop").await?;
+    let standby = primary.standby().start()?;
+    let publish = async |session: &Session| -> Result<()> {
+        build_filters(session).await?;
+        make_segment_due(session, "standard").await?;
+        assert_eq!(rotate(session, "standard").await?, "advancing");
+        Ok(())
+    };
+    let continues = async |session: &Session, ids: &[&str]| -> Result<()> {
+        for step in ["advanced", "idle"] {
+            assert_eq!(rotate(session, "standard").await?, step);
+            for id in ids {
+                ensure!(!claim(session, id).await?, "{id} after {step}");
+            }
+        }
+        Ok(())
+    };
+
+    ensure!(claim(&session, "m0").await?);
+    publish(&session).await?;
+    ensure!(claim(&session, "m1").await?);
+    assert_eq!(segments(&session, 0, "m1").await?, "0,1");
+    primary.stop(Shutdown::Immediate)?;
+    primary.start()?;
+    let session = Session::superuser(&primary, "shop").await?;
+    continues(&session, &["m0", "m1"]).await?;
+
+    ensure!(claim(&session, "m2").await?);
+    publish(&session).await?;
+    ensure!(claim(&session, "m3").await?);
+    assert_eq!(segments(&session, 0, "m3").await?, "1,2");
+    let written = session.text("SELECT pg_current_wal_insert_lsn()").await?;
+    let promoted = Session::superuser(&standby, "shop").await?;
+    until("the standby has caught up", async || {
+        let replayed = format!("SELECT pg_last_wal_replay_lsn() >= '{written}'");
+        Ok(promoted.text(&replayed).await? == "t")
+    })
+    .await?;
+    primary.kill()?;
+    standby.promote()?;
+    continues(&promoted, &["m0", "m1", "m2", "m3"]).await?;
+    ensure!(claim(&promoted, "m4").await?);
+    assert_eq!(segments(&promoted, 0, "m4").await?, "2");
     Ok(())
 }

@@ -32,6 +32,8 @@ pub(super) const MOST_FALSE_POSITIVES: f64 = 0.01;
 mod column {
     pub const KEY: i32 = 1;
     pub const DESTINATION: i32 = 3;
+    /// The bytes of each column of a claim with a uuid: its text id and its fingerprint are NULL.
+    pub const WIDTHS: [i32; 6] = [16, 8, 4, 2, 1, 1];
 }
 
 /// Does the next step for the slices of one ring: the newest slice first, because most duplicates
@@ -129,7 +131,7 @@ fn is_good(filter: &Description, claims: u64) -> bool {
 /// Returns the number of claims for which the filter of a slice is prepared. A slice that still
 /// takes claims will probably have as many as the slice before it.
 fn expected_claims(ring: &Ring, slice: Slice) -> u64 {
-    let rows = |slice: Slice| estimated_rows(&Table::for_reading(slice.table));
+    let rows = |slice: Slice| estimated_rows(&Table::for_reading(slice.table), column::WIDTHS);
     let is_sealed = ring.sealed().contains(&slice);
     let expected = match is_sealed {
         true => rows(slice) * 11 / 10,

@@ -2,7 +2,7 @@
 //! privileges of the caller.
 
 use super::delete::delete_row;
-use super::scratch::within;
+use super::table::Row;
 use super::{Table, raise};
 use crate::pause::{is_left_out, pause_point};
 use pgrx::PgSqlErrorCode;
@@ -23,10 +23,8 @@ pub enum Inserted {
 /// Inserts rows into one table, each row only if its unique key is not taken.
 pub struct Inserter<'t> {
     table: &'t Table,
-    /// Slot and index information are created for the first insert, because a duplicate inserts
-    /// nothing. Null until then.
-    slot: *mut pg_sys::TupleTableSlot,
-    info: *mut pg_sys::IndexInfo,
+    /// Taken from the table for the first insert, because a duplicate inserts nothing.
+    row: Option<Row>,
     /// The memory context of the caller of `new`.
     context: pg_sys::MemoryContext,
 }
@@ -35,33 +33,21 @@ impl<'t> Inserter<'t> {
     pub fn new(table: &'t Table) -> Self {
         Inserter {
             table,
-            slot: std::ptr::null_mut(),
-            info: std::ptr::null_mut(),
+            row: None,
             // SAFETY: reads a variable of the backend.
             context: unsafe { pg_sys::CurrentMemoryContext },
         }
     }
 
-    /// Fills the slot with a row, and returns the command that inserts it.
-    fn prepare_row(&mut self, values: &[Option<Datum>]) -> pg_sys::CommandId {
-        let heap = self.table.heap;
-        if self.slot.is_null() {
-            // SAFETY: table and index are open for as long as 't.
-            (self.slot, self.info) = within(self.context, || unsafe {
-                (
-                    pg_sys::MakeSingleTupleTableSlot(
-                        (*heap).rd_att,
-                        pg_sys::table_slot_callbacks(heap),
-                    ),
-                    pg_sys::BuildIndexInfo(self.table.index),
-                )
-            });
-        }
+    /// Fills the slot with a row. Returns the slot, and the command that inserts it.
+    fn prepare_row(&mut self, values: &[Option<Datum>]) -> (Row, pg_sys::CommandId) {
+        let (table, context) = (self.table, self.context);
+        let row = *self.row.get_or_insert_with(|| table.take_row(context));
         // SAFETY: the slot has the table's columns, which the caller's values match.
         unsafe {
-            fill(self.slot, values);
-            (*self.slot).tts_tableOid = (*heap).rd_id;
-            pg_sys::GetCurrentCommandId(true)
+            fill(row.slot, values);
+            (*row.slot).tts_tableOid = table.oid();
+            (row, pg_sys::GetCurrentCommandId(true))
         }
     }
 
@@ -76,9 +62,9 @@ impl<'t> Inserter<'t> {
     }
 
     /// Returns the place of the row that was inserted last.
-    pub(super) fn tid(&self) -> pg_sys::ItemPointerData {
-        // SAFETY: the slot exists, because a row was inserted.
-        unsafe { (*self.slot).tts_tid }
+    pub(super) fn tid(&self) -> Option<pg_sys::ItemPointerData> {
+        // SAFETY: the slot exists while this value does.
+        self.row.map(|row| unsafe { (*row.slot).tts_tid })
     }
 
     /// Inserts a row whose key is probably not taken. Returns false if the key is taken.
@@ -88,10 +74,8 @@ impl<'t> Inserter<'t> {
     /// transactions see it in progress until this transaction ends. So only one transaction at a
     /// time may use this function for a key. The others use [`Inserter::insert`].
     pub fn insert_ordinary(&mut self, values: &[Option<Datum>]) -> bool {
-        let command = self.prepare_row(values);
-        let Inserter {
-            table, slot, info, ..
-        } = *self;
+        let (Row { slot, info }, command) = self.prepare_row(values);
+        let table = self.table;
         let heap = table.heap;
         // SAFETY: `prepare_row` has filled the slot. The functions and their order are those of
         // ExecInsert. An error in between leaves a dead tuple of an aborted transaction.
@@ -110,7 +94,7 @@ impl<'t> Inserter<'t> {
                 pg_sys::IndexUniqueCheck::UNIQUE_CHECK_PARTIAL,
             );
             if unique {
-                self.insert_other_indexes();
+                self.insert_other_indexes(slot);
             } else if !is_left_out("insert: delete") {
                 delete_row(heap, (*slot).tts_tid);
             }
@@ -127,10 +111,8 @@ impl<'t> Inserter<'t> {
         values: &[Option<Datum>],
         agree: impl FnOnce() -> Result<bool, E>,
     ) -> Result<Inserted, E> {
-        let command = self.prepare_row(values);
-        let Inserter {
-            table, slot, info, ..
-        } = *self;
+        let (Row { slot, info }, command) = self.prepare_row(values);
+        let table = self.table;
         let heap = table.heap;
         // SAFETY: `prepare_row` has filled the slot. The functions and their order are those of
         // ExecInsert with ON CONFLICT. An error in between leaves a dead tuple of an aborted
@@ -160,7 +142,7 @@ impl<'t> Inserter<'t> {
             pg_guard_ffi_boundary(|| complete(heap, slot, token, succeeded));
             pg_sys::SpeculativeInsertionLockRelease(xid);
             if agreed? {
-                self.insert_other_indexes();
+                self.insert_other_indexes(slot);
                 Ok(Inserted::Yes)
             } else if unique {
                 Ok(Inserted::Withdrawn)
@@ -172,14 +154,14 @@ impl<'t> Inserter<'t> {
 
     /// Inserts the row into the other indexes of the table, after the unique index has accepted it.
     /// A conflict in one of these indexes is an error (23505).
-    unsafe fn insert_other_indexes(&self) {
+    unsafe fn insert_other_indexes(&self, slot: *mut pg_sys::TupleTableSlot) {
+        if !self.table.has_other_indexes() {
+            return;
+        }
         // SAFETY: heap is open; RelationGetIndexList returns a list of its indexes in the current
         // memory context.
         unsafe {
             let list = pg_sys::RelationGetIndexList(self.table.heap);
-            if list.is_null() || (*list).length <= 1 {
-                return;
-            }
             for n in 0..(*list).length {
                 let oid = (*(*list).elements.add(n as usize)).oid_value;
                 if oid == (*self.table.index).rd_id {
@@ -205,7 +187,7 @@ impl<'t> Inserter<'t> {
                 } else {
                     pg_sys::IndexUniqueCheck::UNIQUE_CHECK_NO
                 };
-                index_insert(index, self.slot, self.table.heap, info, check);
+                index_insert(index, slot, self.table.heap, info, check);
                 pg_sys::index_close(index, pg_sys::RowExclusiveLock as pg_sys::LOCKMODE);
             }
         }
@@ -214,11 +196,12 @@ impl<'t> Inserter<'t> {
 
 impl Drop for Inserter<'_> {
     fn drop(&mut self) {
-        if self.slot.is_null() || std::thread::panicking() {
+        if std::thread::panicking() {
             return;
         }
-        // SAFETY: `prepare_row` created the slot, and no other code uses it.
-        unsafe { pg_sys::ExecDropSingleTupleTableSlot(self.slot) };
+        if let Some(row) = self.row {
+            self.table.return_row(row);
+        }
     }
 }
 

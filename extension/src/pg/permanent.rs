@@ -20,7 +20,9 @@ pub fn insert_permanently(table: &Table, values: &[Option<Datum>]) -> bool {
         return false;
     }
     pause_point("insert: before permanent");
-    freeze(table, inserter.tid());
+    if let Some(tid) = inserter.tid() {
+        freeze(table, tid);
+    }
     true
 }
 

@@ -1,40 +1,147 @@
 //! An open table with one of its indexes.
 
+use super::kept;
+use super::scratch::within;
 use crate::pause::pause_point;
 use pgrx::pg_sys;
 use std::cell::Cell;
 use std::ffi::CStr;
+use std::ops::Deref;
 
 /// An open table with one of its indexes. When this value is dropped, the table and the index are
 /// closed, and the lock on the index is released. The lock on the table is released too, unless the
 /// table was opened for writing. After an error the resource owner releases both locks, as in any C
 /// function.
 pub struct Table {
-    pub(super) heap: pg_sys::Relation,
-    pub(super) index: pg_sys::Relation,
+    opened: Opened,
     lock: pg_sys::LOCKMODE,
     /// Whether the lock on the table is kept until the end of the transaction.
     keeps_lock: Cell<bool>,
+    /// What an inserter needs, while none uses it.
+    row: Cell<Option<Row>>,
 }
+
+/// A table and its index, as PostgreSQL has opened them.
+#[derive(Clone, Copy)]
+pub struct Opened {
+    pub(super) heap: pg_sys::Relation,
+    pub(super) index: pg_sys::Relation,
+    /// The level to which both belong, if the transaction keeps them open.
+    level: Option<Level>,
+    row: Option<Row>,
+}
+
+/// What the insert of a row needs.
+#[derive(Clone, Copy)]
+pub(super) struct Row {
+    pub slot: *mut pg_sys::TupleTableSlot,
+    pub info: *mut pg_sys::IndexInfo,
+}
+
+/// A level of the transaction: the transaction itself, or a savepoint in it.
+#[derive(Clone, Copy)]
+struct Level {
+    owner: pg_sys::ResourceOwner,
+    context: pg_sys::MemoryContext,
+}
+
+impl Level {
+    fn present() -> Self {
+        // SAFETY: reads variables of the backend, which is in a transaction.
+        unsafe {
+            Level {
+                owner: pg_sys::CurTransactionResourceOwner,
+                context: pg_sys::CurTransactionContext,
+            }
+        }
+    }
+
+    /// Runs `work`. What it opens and allocates belongs to this level, and not to the statement.
+    /// After an error PostgreSQL itself sets the current resource owner.
+    fn run<T>(self, work: impl FnOnce() -> T) -> T {
+        // SAFETY: the level has not ended; the previous owner is restored afterwards.
+        unsafe {
+            let before = pg_sys::CurrentResourceOwner;
+            pg_sys::CurrentResourceOwner = self.owner;
+            let result = within(self.context, work);
+            pg_sys::CurrentResourceOwner = before;
+            result
+        }
+    }
+}
+
+impl Opened {
+    fn new(heap: pg_sys::Relation, index: pg_sys::Relation, level: Option<Level>) -> Self {
+        Opened {
+            heap,
+            index,
+            level,
+            row: None,
+        }
+    }
+
+    pub fn oid(&self) -> pg_sys::Oid {
+        // SAFETY: heap is open.
+        unsafe { (*self.heap).rd_id }
+    }
+
+    /// Returns whether it belongs to the present level of the transaction.
+    pub fn is_of_present_level(&self) -> bool {
+        let present = Level::present();
+        self.level.is_some_and(|level| level.owner == present.owner)
+    }
+
+    /// Closes the table, which stays locked, and the index.
+    pub fn close(self) {
+        let close = || {
+            // SAFETY: the table, the index and the slot are no longer used.
+            unsafe {
+                if let Some(row) = self.row {
+                    pg_sys::ExecDropSingleTupleTableSlot(row.slot);
+                }
+                pg_sys::index_close(self.index, WRITING);
+                pg_sys::table_close(self.heap, pg_sys::NoLock as pg_sys::LOCKMODE);
+            }
+        };
+        match self.level {
+            Some(level) => level.run(close),
+            None => close(),
+        }
+    }
+}
+
+const READING: pg_sys::LOCKMODE = pg_sys::AccessShareLock as pg_sys::LOCKMODE;
+const WRITING: pg_sys::LOCKMODE = pg_sys::RowExclusiveLock as pg_sys::LOCKMODE;
 
 impl Table {
     /// Opens the table and its primary key for look-ups. The locks are released when the value is
     /// dropped: before PostgreSQL 18 a backend has 16 fast-path lock slots, and the business
     /// transaction needs them.
     pub fn for_reading(table: pg_sys::Oid) -> Self {
-        Self::by_primary_key(table, pg_sys::AccessShareLock as pg_sys::LOCKMODE)
+        Self::by_primary_key(table, READING, None)
     }
 
     /// Opens the table and its primary key for inserts. The table stays locked until the end of the
-    /// transaction.
+    /// transaction, which also keeps it open for its next insert.
     pub fn for_writing(table: pg_sys::Oid) -> Self {
-        Self::by_primary_key(table, pg_sys::RowExclusiveLock as pg_sys::LOCKMODE)
+        if let Some(opened) = kept::take(table) {
+            // SAFETY: the table is open. REINDEX CONCURRENTLY may have replaced the index.
+            unsafe {
+                if primary_key(opened.heap) == (*opened.index).rd_id {
+                    super::triggers::ensure_only_own_triggers(opened.heap);
+                    return Self::new(opened, WRITING);
+                }
+            }
+            opened.close();
+        }
+        let level = Level::present();
+        level.run(|| Self::by_primary_key(table, WRITING, Some(level)))
     }
 
     /// Like [`Table::for_writing`], but the lock is released when the value is dropped, unless
     /// [`Table::keep_lock`] was called.
     pub fn for_trying(table: pg_sys::Oid) -> Self {
-        let table = Self::for_writing(table);
+        let table = Self::by_primary_key(table, WRITING, None);
         table.keeps_lock.set(false);
         table
     }
@@ -46,12 +153,7 @@ impl Table {
 
     /// Opens the table with the index of this name; `None` if the index does not exist.
     pub fn with_index(table: pg_sys::Oid, index: &CStr, for_writing: bool) -> Option<Self> {
-        let lock = if for_writing {
-            pg_sys::RowExclusiveLock
-        } else {
-            pg_sys::AccessShareLock
-        };
-        let lock = lock as pg_sys::LOCKMODE;
+        let lock = if for_writing { WRITING } else { READING };
         pause_point("table: before lock");
         // REINDEX CONCURRENTLY replaces an index by an index with another OID. It drops the old
         // index when no other transaction locks the table, so look the name up under the lock.
@@ -64,26 +166,58 @@ impl Table {
                 return None;
             };
             let index = pg_sys::index_open(index, lock);
-            Some(Self::opened(heap, index, lock))
+            Some(Self::new(Opened::new(heap, index, None), lock))
         }
     }
 
-    fn by_primary_key(table: pg_sys::Oid, lock: pg_sys::LOCKMODE) -> Self {
+    fn by_primary_key(table: pg_sys::Oid, lock: pg_sys::LOCKMODE, level: Option<Level>) -> Self {
         // SAFETY: table_open and index_open raise an error unless the OIDs are those of a table and
         // an index.
         unsafe {
             let heap = open_heap(table, lock);
             let index = pg_sys::index_open(primary_key(heap), lock);
-            Self::opened(heap, index, lock)
+            Self::new(Opened::new(heap, index, level), lock)
         }
     }
 
-    fn opened(heap: pg_sys::Relation, index: pg_sys::Relation, lock: pg_sys::LOCKMODE) -> Self {
+    fn new(opened: Opened, lock: pg_sys::LOCKMODE) -> Self {
         Table {
-            heap,
-            index,
+            opened,
             lock,
-            keeps_lock: Cell::new(lock != pg_sys::AccessShareLock as pg_sys::LOCKMODE),
+            keeps_lock: Cell::new(lock == WRITING),
+            row: Cell::new(opened.row),
+        }
+    }
+
+    /// Returns what the insert of a row needs. `context` is used if the table is not kept open.
+    pub(super) fn take_row(&self, context: pg_sys::MemoryContext) -> Row {
+        // SAFETY: table and index are open.
+        let create = || unsafe {
+            Row {
+                slot: pg_sys::MakeSingleTupleTableSlot(
+                    (*self.heap).rd_att,
+                    pg_sys::table_slot_callbacks(self.heap),
+                ),
+                info: pg_sys::BuildIndexInfo(self.index),
+            }
+        };
+        self.row.take().unwrap_or_else(|| match self.level {
+            Some(level) => level.run(create),
+            None => within(context, create),
+        })
+    }
+
+    /// Takes back what [`Table::take_row`] has returned.
+    pub(super) fn return_row(&self, row: Row) {
+        // SAFETY: `take_row` created the slot, and no other code uses it.
+        let drop = |row: Row| unsafe { pg_sys::ExecDropSingleTupleTableSlot(row.slot) };
+        match self.level {
+            Some(level) => {
+                if let Some(other) = self.row.replace(Some(row)) {
+                    level.run(|| drop(other));
+                }
+            }
+            None => drop(row),
         }
     }
 
@@ -111,15 +245,17 @@ impl Table {
     }
 
     pub fn oid(&self) -> pg_sys::Oid {
-        // SAFETY: heap is open.
-        unsafe { (*self.heap).rd_id }
+        self.opened.oid()
     }
 
     /// Returns whether the table has another index than this one.
     pub fn has_other_indexes(&self) -> bool {
-        // SAFETY: heap is open; the list is in the current memory context.
+        // SAFETY: heap is open; the function fills the list of the relation.
         unsafe {
-            let list = pg_sys::RelationGetIndexList(self.heap);
+            if !(*self.heap).rd_indexvalid {
+                pg_sys::RelationGetIndexList(self.heap);
+            }
+            let list = (*self.heap).rd_indexlist;
             !list.is_null() && (*list).length > 1
         }
     }
@@ -139,7 +275,7 @@ unsafe fn open_heap(table: pg_sys::Oid, lock: pg_sys::LOCKMODE) -> pg_sys::Relat
     // SAFETY: by the contract of this function.
     unsafe {
         let heap = pg_sys::table_open(table, lock);
-        if lock != pg_sys::AccessShareLock as pg_sys::LOCKMODE {
+        if lock == WRITING {
             super::triggers::ensure_only_own_triggers(heap);
         }
         heap
@@ -168,23 +304,37 @@ unsafe fn primary_key(heap: pg_sys::Relation) -> pg_sys::Oid {
     }
 }
 
+impl Deref for Table {
+    type Target = Opened;
+
+    fn deref(&self) -> &Opened {
+        &self.opened
+    }
+}
+
 impl Drop for Table {
     fn drop(&mut self) {
         if std::thread::panicking() {
             return;
         }
-        let keep = self.keeps_lock.get();
+        if self.level.is_some() {
+            let opened = Opened {
+                row: self.row.take(),
+                ..self.opened
+            };
+            if let Some(opened) = kept::keep(opened) {
+                opened.close();
+            }
+            return;
+        }
+        let on_table = match self.keeps_lock.get() {
+            true => pg_sys::NoLock as pg_sys::LOCKMODE,
+            false => self.lock,
+        };
         // SAFETY: the table and the index are open and no longer borrowed.
         unsafe {
             pg_sys::index_close(self.index, self.lock);
-            pg_sys::table_close(
-                self.heap,
-                if keep {
-                    pg_sys::NoLock as pg_sys::LOCKMODE
-                } else {
-                    self.lock
-                },
-            );
+            pg_sys::table_close(self.heap, on_table);
         }
     }
 }

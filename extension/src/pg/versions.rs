@@ -29,12 +29,16 @@ pub fn for_each_version(table: &Table, mut visit: impl FnMut(&dyn Fn(i32) -> Opt
     }
 }
 
-/// Returns the number of rows that the planner assumes for a table.
-pub fn estimated_rows(table: &Table) -> u64 {
+/// Returns the number of rows that the planner assumes for a table. `widths` are the bytes of each
+/// column, which are used while the table has no statistics.
+pub fn estimated_rows<const COLUMNS: usize>(table: &Table, widths: [i32; COLUMNS]) -> u64 {
     let (mut pages, mut rows, mut visible) = (0, 0.0, 0.0);
-    // SAFETY: the table is open; without widths PostgreSQL computes them.
+    // PostgreSQL counts columns from 1, and computes a width that is 0.
+    let mut by_column = [0; pg_sys::MaxHeapAttributeNumber as usize + 1];
+    by_column[1..=COLUMNS].copy_from_slice(&widths);
+    // SAFETY: the table is open, and has no more columns than the array has elements.
     unsafe {
-        let widths = std::ptr::null_mut();
+        let widths = by_column.as_mut_ptr();
         pg_sys::estimate_rel_size(table.heap, widths, &mut pages, &mut rows, &mut visible);
     }
     rows as u64

@@ -2,7 +2,7 @@
 //! ids of the new cluster are behind those of the old cluster.
 
 use anyhow::{Result, ensure};
-use idem_testkit::ring::{make_due, rotations};
+use idem_testkit::ring::{build_filters, make_due, make_segment_due, rotations};
 use idem_testkit::{Dump, Session};
 
 use super::{claim, cluster, drain, effects, record};
@@ -75,7 +75,12 @@ async fn fill(session: &Session, step: &str) -> Result<()> {
             .await?,
         "1"
     );
-    make_due(session, "standard").await?;
+    if step == "advancing" {
+        build_filters(session).await?;
+        make_segment_due(session, "standard").await?;
+    } else {
+        make_due(session, "standard").await?;
+    }
     loop {
         if session.text("SELECT idem.rotate('standard')").await? == step {
             return Ok(());
@@ -198,6 +203,11 @@ async fn dump_at(step: &str, drop_default: bool) -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i1_i3_i4_restored_database_continues() -> Result<()> {
     dump_at("opened", false).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i1_i3_i4_database_restored_between_segments_continues() -> Result<()> {
+    dump_at("advancing", false).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
