@@ -12,6 +12,7 @@ mod during_rotation;
 mod filters;
 mod i8_duplicate_is_free;
 mod journal;
+mod kept_tables;
 mod leases;
 mod life;
 mod other_hands;

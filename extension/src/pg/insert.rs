@@ -2,7 +2,7 @@
 //! privileges of the caller.
 
 use super::delete::delete_row;
-use super::table::Row;
+use super::opened::Row;
 use super::{Table, raise};
 use crate::pause::{is_left_out, pause_point};
 use pgrx::PgSqlErrorCode;

@@ -5,7 +5,7 @@
 //! is rolled back, PostgreSQL closes them itself. They are also closed before each utility
 //! statement, because ALTER TABLE and DROP TABLE fail while a table is open.
 
-use super::table::Opened;
+use super::opened::Opened;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 use std::cell::{Cell, RefCell};

@@ -10,6 +10,7 @@ mod insert_many;
 mod kept;
 mod lookup;
 mod now;
+mod opened;
 mod permanent;
 mod scratch;
 mod segments;

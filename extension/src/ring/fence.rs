@@ -1,7 +1,6 @@
 //! The list of a fence: the transactions that can still use the state before a step. The SQL
 //! function `idem.fence` stores the list and checks it.
 
-use super::cache::ring_table;
 use super::version::check_version;
 use crate::pg::{Locker, lockers_of};
 use crate::transaction_end::{End, Watcher, watch_transactions};
@@ -15,12 +14,8 @@ thread_local! {
 }
 
 /// Lists the transactions that are in the rings (that hold the lock of `ring::enter`), or that
-/// write to another relation. Fails with 25001 for the rings in the transaction that published a
-/// step.
+/// write to another relation. For the rings, first call [`not_in_the_transaction_that_published`].
 pub fn lockers(relation: pg_sys::Oid) -> Result<Vec<Locker>, ErrorReport> {
-    if relation == ring_table()? {
-        not_in_the_transaction_that_published()?;
-    }
     check_version()?;
     Ok(lockers_of(relation))
 }

@@ -30,7 +30,11 @@ fn monotonic() -> Interval {
 
 #[pg_extern(sql = false)]
 fn lockers(relation: Option<pg_sys::Oid>) -> Report<Vec<String>> {
-    let lockers = ring::lockers(given(relation, "relation")?)?;
+    let relation = given(relation, "relation")?;
+    if relation == ring::ring_table()? {
+        ring::not_in_the_transaction_that_published()?;
+    }
+    let lockers = ring::lockers(relation)?;
     Ok(lockers.iter().map(Locker::to_string).collect())
 }
 
