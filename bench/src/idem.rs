@@ -13,7 +13,7 @@ pub const SEALED: usize = 6;
 
 /// The ring of a destination without configuration.
 const RING: &str = "standard";
-/// The number of segments of a slice that end by time (`idem.segment_steps`).
+/// The number of segments of a slice that end by time (`idem.segments_by_time`).
 const SEGMENTS: u64 = 32;
 /// The present segment in the middle between two rotations. It is half full.
 const PRESENT: u64 = SEGMENTS / 2;

@@ -6,23 +6,23 @@
 -- it. So the number of segments has a limit, and a segment only ends while all filters of its ring
 -- are good.
 
-CREATE FUNCTION idem.segment_steps(ring idem.ring) RETURNS integer
+CREATE FUNCTION idem.segments_by_time(ring idem.ring) RETURNS integer
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
 RETURN CASE ring.name WHEN 'short' THEN 2 WHEN 'standard' THEN 32 ELSE 48 END;
-COMMENT ON FUNCTION idem.segment_steps(idem.ring) IS
+COMMENT ON FUNCTION idem.segments_by_time(idem.ring) IS
     'Returns the number of segments of a slice if each of them ends by time.';
 
-CREATE FUNCTION idem.segment_parts(ring idem.ring) RETURNS integer
+CREATE FUNCTION idem.most_segments(ring idem.ring) RETURNS integer
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
 RETURN CASE ring.name WHEN 'short' THEN 4 ELSE 64 END;
-COMMENT ON FUNCTION idem.segment_parts(idem.ring) IS
+COMMENT ON FUNCTION idem.most_segments(idem.ring) IS
     'Returns the largest number of segments of a slice.';
 
 -- A segment that is shorter than the interval of checkpoints would save nothing.
 CREATE FUNCTION idem.segment_duration(ring idem.ring) RETURNS interval
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT greatest(idem.period(ring) / idem.segment_steps(ring),
+    SELECT greatest(idem.period(ring) / idem.segments_by_time(ring),
                     current_setting('checkpoint_timeout')::interval);
 $$;
 COMMENT ON FUNCTION idem.segment_duration(idem.ring) IS
@@ -36,7 +36,7 @@ AS $$
     SELECT greatest(250000 * 60::bigint,
                     pg_relation_size(idem.slice_table(ring.name,
                                                       ring.slices[cardinality(ring.slices)]))
-                    / idem.segment_parts(ring));
+                    / idem.most_segments(ring));
 $$;
 COMMENT ON FUNCTION idem.bytes_of_many_claims(idem.ring) IS
     'Returns the size at which a segment ends early: that of 250,000 claims, or a part of the '
@@ -53,7 +53,7 @@ DECLARE
     left_by_time double precision;
     grown_by     bigint;
 BEGIN
-    IF ring.name = 'outbox' OR ring.segment >= idem.segment_parts(ring) - 1 THEN
+    IF ring.name = 'outbox' OR ring.segment >= idem.most_segments(ring) - 1 THEN
         RETURN false;
     END IF;
     -- A ring without new claims needs no segments, and no look at its filters.
@@ -66,7 +66,7 @@ BEGIN
     left_by_time := extract(epoch FROM ring.rotated_at + idem.period(ring) - now_ran)
                     / extract(epoch FROM duration);
     RETURN (now_ran >= ring.segment_opened + duration
-            OR (idem.segment_parts(ring) - 1 - ring.segment > left_by_time
+            OR (idem.most_segments(ring) - 1 - ring.segment > left_by_time
                 AND grown_by > idem.bytes_of_many_claims(ring)))
        AND now_ran >= ring.segment_started + 10 * (ring.segment_started - ring.segment_opened)
        AND NOT EXISTS (SELECT FROM idem.filter_states() f
