@@ -284,7 +284,7 @@ AS $$
     WITH large AS (
         SELECT f.ring, format('%s slices of ring %s (%s)', count(*), r.name, f.reason) AS what
           FROM idem.filter_states() f JOIN idem.ring r ON r.id = f.ring
-         WHERE f.reason IS NOT NULL AND f.status <> 'building'
+         WHERE f.reason IS NOT NULL AND NOT f.is_being_built
            AND pg_relation_size(idem.slice_table(r.name, f.slice)) > 8 * 1024 * 1024
          GROUP BY f.ring, r.name, f.reason)
     SELECT 'filters',

@@ -57,6 +57,7 @@ CREATE FUNCTION idem.filter_states() RETURNS TABLE (
     slice                    integer,
     status                   text,
     reason                   text,
+    is_being_built           boolean,
     bytes                    bigint,
     bits_per_claim           integer,
     expected_false_positives double precision,
@@ -64,7 +65,9 @@ CREATE FUNCTION idem.filter_states() RETURNS TABLE (
     look_ups                 bigint
 )
 LANGUAGE c AS 'MODULE_PATHNAME', 'filter_states_wrapper';
-COMMENT ON FUNCTION idem.filter_states() IS 'Returns the rows of the view idem.filters.';
+COMMENT ON FUNCTION idem.filter_states() IS
+    'Returns the rows of the view idem.filters. is_being_built: a filter is being built for the '
+    'slice, the first one or a larger one.';
 
 CREATE FUNCTION idem.filter_memory() RETURNS TABLE (database oid, bytes bigint)
 LANGUAGE c AS 'MODULE_PATHNAME', 'filter_memory_wrapper';
@@ -152,7 +155,8 @@ CREATE FUNCTION idem.lockers(relation oid) RETURNS text[]
 LANGUAGE c AS 'MODULE_PATHNAME', 'lockers_wrapper';
 COMMENT ON FUNCTION idem.lockers(oid) IS
     'Returns the transactions that hold a lock on the relation that conflicts with SHARE, as in '
-    'pg_locks.virtualtransaction. Errors: 25001 (in a transaction that published a state), 58000.';
+    'pg_locks.virtualtransaction. Errors: 25001 (for idem.ring, in a transaction that published '
+    'a state), 58000.';
 
 CREATE FUNCTION idem.still_running(lockers text[], wait_ms integer) RETURNS text[]
 LANGUAGE c AS 'MODULE_PATHNAME', 'still_running_wrapper';

@@ -210,7 +210,12 @@ BEGIN
         UPDATE idem.ring x
            SET phase = 'opening', opened[x.slices[2] + 1] = idem.tick()
          WHERE x.id = r.id;
-        PERFORM idem.prepare_opened_filter(r.id);
+        -- The filter can be built later, so a lock on one of its tables does not stop the rotation.
+        BEGIN
+            PERFORM idem.prepare_opened_filter(r.id);
+        EXCEPTION
+            WHEN lock_not_available OR deadlock_detected THEN NULL;
+        END;
         RETURN 'opened';
     ELSIF idem.segment_is_due(r) THEN
         UPDATE idem.ring x
@@ -228,9 +233,9 @@ END
 $$;
 COMMENT ON FUNCTION idem.rotate(text) IS
     'Does one step of the rotation of a ring, and returns it: advancing or advanced (a segment), '
-    'opened, rotated or emptied (a slice). Otherwise returns why there was no step: idle (not due), waiting (for the fence), locked (a '
-    'session reads the slice, or another maintainer is running), blocked (by a relay), restoring '
-    '(a restore may have loaded the slice).';
+    'opened, rotated or emptied (a slice). Otherwise returns why there was no step: idle (not '
+    'due), waiting (for the fence), locked (a session reads the slice, or another maintainer is '
+    'running), blocked (by a relay), restoring (a restore may have loaded the slice).';
 
 CREATE FUNCTION idem.lock_out_claims() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s'

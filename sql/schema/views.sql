@@ -101,9 +101,9 @@ CREATE VIEW idem.filters AS
 COMMENT ON VIEW idem.filters IS
     'The filter of each slice in which a claim can be. A claim reads a slice unless its filter is '
     'complete and excludes the claim. status: complete, building or none; reason: why it is not '
-    'complete. expected_false_positives: the false-positive rate, computed from the bits; '
-    'observed_false_positives: the rate of the look-ups since the filter was built. Filters are in '
-    'shared memory: a dump, a standby and a server that has just started have none.';
+    'complete, or too small. expected_false_positives: the false-positive rate, computed from the '
+    'bits; observed_false_positives: the rate of the look-ups since the filter was built. Filters '
+    'are in shared memory: a dump, a standby and a server that has just started have none.';
 
 CREATE VIEW idem.stats AS
     SELECT s.name, s.value FROM idem.counters() AS s;

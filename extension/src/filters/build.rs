@@ -15,7 +15,7 @@ use super::memory::{self, Filters, filters};
 use super::slice::place_of;
 use crate::errors::Result;
 use crate::pause::is_left_out;
-use crate::pg::{Table, estimated_rows, for_each_version, is_standby, try_with_exclusive_lock};
+use crate::pg::{self, Table, estimated_rows, for_each_version, is_standby};
 use crate::ring::{self, Ring, Slice};
 use idem_core::MessageId;
 use idem_core::filter::{Building, ClaimHash, Description, Status};
@@ -24,8 +24,7 @@ use pgrx::prelude::*;
 
 /// The smallest number of claims for which a filter is prepared: such a filter fills one chunk.
 const LEAST_CLAIMS: u64 = 1 << 15;
-/// A filter that passes more of the claims that are not in its slice is too small. A larger one is
-/// built beside it, if it has more claims than it was prepared for.
+/// A filter that passes more of the claims that are not in its slice is too small.
 pub(super) const MOST_FALSE_POSITIVES: f64 = 0.01;
 
 /// The columns of a slice of the inbox.
@@ -56,12 +55,12 @@ pub fn build_next(ring_number: usize) -> Result<bool> {
         let mut newest_first = probed.into_iter().rev();
         newest_first.any(|slice| build(&filters, ring, slice))
     };
-    Ok(try_with_exclusive_lock(ring::ring_table()?, build_one).unwrap_or_default())
+    Ok(pg::try_with_exclusive_lock(ring::ring_table()?, build_one).unwrap_or_default())
 }
 
-/// Prepares the filter of the slice that this transaction opens, if the ring uses filters. No claimer
-/// writes to the slice before the transaction commits, so the filter waits for none. Returns false if
-/// there is no memory, or another process does a step.
+/// Prepares the filter of the slice that this transaction opens, if the ring uses filters. No
+/// claimer writes to the slice before the transaction commits, so the filter waits for none.
+/// Returns false if there is no memory, or another process does a step.
 pub fn prepare_opened(ring_number: usize) -> Result<bool> {
     let rings = ring::reread()?;
     let Some((filters, ring)) = filters().zip(rings.inbox.get(ring_number)) else {
@@ -69,15 +68,15 @@ pub fn prepare_opened(ring_number: usize) -> Result<bool> {
     };
     let current = place_of(ring, ring.current());
     let is_used = current.is_some_and(|(slot, _)| filters.arena.describe(slot).is_some());
-    let mut opened = ring.filling().skip(1).filter(|_| is_used);
-    let prepare_one = || {
-        opened.any(|slice| {
-            // The first look at the fence lists the writers.
-            prepare(&filters, ring, slice)
-                && building(&filters, ring, slice).is_some_and(|of| has_ended(slice, &of))
-        })
+    let Some(opened) = ring.filling().nth(1).filter(|_| is_used) else {
+        return Ok(false);
     };
-    Ok(try_with_exclusive_lock(ring::ring_table()?, prepare_one).unwrap_or_default())
+    // Other processes do not know before the commit that the slice needs a filter. With this lock
+    // they do not remove it.
+    Ok(pg::try_exclusive_lock(ring::ring_table()?)
+        && prepare(&filters, ring, opened)
+        // The first look at the fence lists the writers.
+        && building(&filters, ring, opened).is_some_and(|of| has_ended(opened, &of)))
 }
 
 /// Removes the filters of slices in which no claim can be any more.
@@ -115,17 +114,14 @@ fn prepare(filters: &Filters, ring: &Ring, slice: Slice) -> bool {
         return false;
     };
     let filter = filters.arena.describe(slot);
-    let filter = filter.filter(|filter| filter.tag == tag);
+    let is_used = |filter: &Description| filter.tag == tag && filter.status == Status::Complete;
+    let used = filter.filter(is_used);
+    if used.is_some_and(|filter| filter.expected_false_positives <= MOST_FALSE_POSITIVES) {
+        return false;
+    }
     let claims = expected_claims(ring, slice);
-    !filter.is_some_and(|filter| is_good(&filter, claims))
-        && filters.arena.prepare(slot, tag, claims)
-}
-
-/// Returns whether a filter need not be built again.
-fn is_good(filter: &Description, claims: u64) -> bool {
-    let is_full = claims > filter.capacity;
-    filter.status == Status::Complete
-        && !(is_full && filter.expected_false_positives > MOST_FALSE_POSITIVES)
+    let least = used.map_or(0, |filter| filter.bytes);
+    filters.arena.prepare(slot, tag, claims, least)
 }
 
 /// Returns the number of claims for which the filter of a slice is prepared. A slice that still

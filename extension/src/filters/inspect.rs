@@ -18,6 +18,8 @@ pub struct FilterState {
     pub status: &'static str,
     /// Why the filter is not complete, or not good enough.
     pub reason: Option<&'static str>,
+    /// Whether a filter is being built for the slice: the first one or a larger one.
+    pub is_being_built: bool,
     /// What is known about a filter that is complete or being built.
     pub filter: Option<Description>,
 }
@@ -45,6 +47,8 @@ pub fn filter_states() -> Result<Vec<FilterState>> {
                 slice: slice.number,
                 status,
                 reason,
+                is_being_built: filter
+                    .is_some_and(|filter| filter.is_being_replaced || status == "building"),
                 filter: filter.filter(|_| status != "none"),
             });
         }
@@ -65,11 +69,14 @@ pub fn bytes_of(database: pg_sys::Oid) -> u64 {
 
 /// Returns why a complete filter is not good enough.
 fn too_small(filter: Description) -> Option<&'static str> {
-    (filter.expected_false_positives > MOST_FALSE_POSITIVES).then_some(TOO_SMALL)
+    match filter.is_being_replaced {
+        true => Some(REPLACED),
+        false => (filter.expected_false_positives > MOST_FALSE_POSITIVES).then_some(TOO_SMALL),
+    }
 }
 
-const TOO_SMALL: &str =
-    "it is too small; the worker builds a larger one beside it, if idem.filter_memory has room";
+const TOO_SMALL: &str = "it is too small, and idem.filter_memory has no room for a larger one";
+const REPLACED: &str = "it is too small; a larger one is being built beside it";
 const WAITS: &str = "it waits for transactions that were writing to the slice";
 const INVALID: &str = "another command than a claim inserted rows; the filter is built again";
 

@@ -178,16 +178,23 @@ pub fn with_exclusive_lock<T>(relation: pg_sys::Oid, work: impl FnOnce() -> T) -
 /// Like [`with_exclusive_lock`], but returns `None` if another backend has the lock. `work` may
 /// take long.
 pub fn try_with_exclusive_lock<T>(relation: pg_sys::Oid, work: impl FnOnce() -> T) -> Option<T> {
+    try_exclusive_lock(relation).then(|| {
+        let result = work();
+        // SAFETY: as in `with_exclusive_lock`.
+        unsafe {
+            let class = pg_sys::RelationRelationId;
+            pg_sys::UnlockDatabaseObject(class, relation, PART, EXCLUSIVE);
+        }
+        result
+    })
+}
+
+/// Takes the lock of [`with_exclusive_lock`] until the end of the transaction. Returns false if
+/// another backend has the lock.
+pub fn try_exclusive_lock(relation: pg_sys::Oid) -> bool {
     let class = pg_sys::RelationRelationId;
     // SAFETY: as in `with_exclusive_lock`.
-    unsafe {
-        if !pg_sys::ConditionalLockDatabaseObject(class, relation, PART, EXCLUSIVE) {
-            return None;
-        }
-        let result = work();
-        pg_sys::UnlockDatabaseObject(class, relation, PART, EXCLUSIVE);
-        Some(result)
-    }
+    unsafe { pg_sys::ConditionalLockDatabaseObject(class, relation, PART, EXCLUSIVE) }
 }
 
 /// Returns whether a command holds a lock with which no session can connect to a database: DROP

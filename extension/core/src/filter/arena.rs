@@ -22,7 +22,7 @@
 //! If its line belongs to another filter by now, the cleared bits only add false positives. If its
 //! line is in a list of chunks by now, it clears bits of [`Entry`] values, which detect this.
 
-use super::{ClaimHash, Line, WORDS, false_positives, lines_for};
+use super::{ClaimHash, LINE_BYTES, Line, WORDS, false_positives, lines_for};
 use std::sync::atomic::{
     AtomicU32, AtomicU64,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
@@ -32,7 +32,7 @@ use std::sync::atomic::{
 /// The number of lines of a chunk.
 const CHUNK_LINES: usize = 1024;
 /// The size of a chunk in bytes.
-pub const CHUNK_BYTES: usize = CHUNK_LINES * super::LINE_BYTES;
+pub const CHUNK_BYTES: usize = CHUNK_LINES * LINE_BYTES;
 /// The largest number of chunks that the first chunk of a filter can list.
 const MAX_CHUNKS: u64 = (CHUNK_LINES * WORDS) as u64;
 /// The bits a claim of a filter, the best first. A filter gets the first size for which there is
@@ -208,6 +208,9 @@ pub struct Description {
     pub capacity: u64,
     /// The number of bits for each of these claims.
     pub bits_per_claim: u64,
+    /// Whether a larger filter is being built beside it.
+    pub is_being_replaced: bool,
+    /// The size, with that of the larger filter.
     pub bytes: u64,
     /// The probability that the filter may have a claim that is not in the slice, from the bits of
     /// a part of its lines.
@@ -271,18 +274,18 @@ impl<'a> Arena<'a> {
             }
         }
         then();
-        // A line may belong to another filter by now. A later call for the same claim may find only
-        // one of the filters: it has seen a change of a state, so this call sees it too, or the
-        // other call has found the claim in that filter.
+        // A line may belong to another filter by now. Another call for the same claim may find only
+        // the new filter. If it was the first there, this call has read its change of the line, and
+        // so it reads a new state here. Otherwise the other call returns false.
         fence(Acquire);
         is_any_complete && is_first && slot.states() == before
     }
 
     /// Prepares a filter for this many claims: from now on [`Arena::add`] adds claims to it. A
     /// complete filter with this tag stays in use. Every other filter of the slot is removed.
-    /// Returns false if there is not enough memory. The caller ensures that no other process
-    /// prepares or removes a filter of this database.
-    pub fn prepare(&self, slot: usize, tag: Tag, claims: u64) -> bool {
+    /// Returns false if there is not enough memory for a filter with more than `least` bytes. The
+    /// caller ensures that no other process prepares or removes a filter of this database.
+    pub fn prepare(&self, slot: usize, tag: Tag, claims: u64, least: u64) -> bool {
         let complete = self.place(slot, tag, Status::Complete);
         let places = Place::all(slot);
         for place in places.into_iter().filter(|&place| Some(place) != complete) {
@@ -296,7 +299,8 @@ impl<'a> Arena<'a> {
         let sizes = BITS_PER_CLAIM.map(|bits| (bits, lines_for(claims, bits)));
         for (bits_per_claim, lines) in sizes {
             let count = lines.div_ceil(CHUNK_LINES as u64);
-            if count > MAX_CHUNKS || chunks_for(count) > free {
+            let is_larger = lines * LINE_BYTES as u64 > least;
+            if !is_larger || count > MAX_CHUNKS || chunks_for(count) > free {
                 continue;
             }
             // Another database may have taken chunks since they were counted.
@@ -369,17 +373,21 @@ impl<'a> Arena<'a> {
         }
     }
 
-    /// Describes the filter of a slot, and not the one that is built beside it. Returns `None` if
-    /// there is none.
+    /// Describes the filter of a slot that is in use, or the only one. Returns `None` if there is
+    /// none.
     pub fn describe(&self, slot: usize) -> Option<Description> {
-        let described = Place::all(slot).map(|place| self.describe_at(place));
-        let [first, second] = described;
+        let [first, second] = Place::all(slot).map(|place| self.describe_at(place));
         let is_complete = |filter: &Description| filter.status == Status::Complete;
-        first
-            .filter(is_complete)
-            .or(second.filter(is_complete))
-            .or(first)
-            .or(second)
+        let (used, other) = match second.filter(is_complete) {
+            Some(used) => (Some(used), first),
+            None => (first.or(second), first.and(second)),
+        };
+        let other = other.filter(|other| other.status != Status::Invalid);
+        used.map(|used| Description {
+            is_being_replaced: other.is_some(),
+            bytes: used.bytes + other.map_or(0, |other| other.bytes),
+            ..used
+        })
     }
 
     fn describe_at(&self, place: Place) -> Option<Description> {
@@ -390,7 +398,8 @@ impl<'a> Arena<'a> {
             status,
             capacity: figures.capacity.load(Relaxed),
             bits_per_claim: figures.bits_per_claim.load(Relaxed),
-            bytes: filter.lines.load(Relaxed) * super::LINE_BYTES as u64,
+            is_being_replaced: false,
+            bytes: filter.lines.load(Relaxed) * LINE_BYTES as u64,
             expected_false_positives: self.expected_false_positives(filter),
             look_ups: figures.look_ups.load(Relaxed),
             false_positives: figures.false_positives.load(Relaxed),

@@ -1,4 +1,4 @@
-use super::{Arena, Building, CHUNK_LINES, Chunk, ClaimHash, Line, Slot, Status, Tag};
+use super::{Arena, Building, CHUNK_LINES, Chunk, ClaimHash, Description, Line, Slot, Status, Tag};
 use crate::MessageId;
 use std::sync::atomic::{
     AtomicBool, AtomicU32, AtomicU64,
@@ -46,7 +46,7 @@ fn claim(n: u64) -> ClaimHash {
 }
 
 fn prepared(arena: Arena<'_>, slot: usize, tag: Tag, claims: u64) -> Building<'_> {
-    assert!(arena.prepare(slot, tag, claims), "there is memory");
+    assert!(arena.prepare(slot, tag, claims, 0), "there is memory");
     arena.building(slot, tag).expect("it is being built")
 }
 
@@ -203,7 +203,7 @@ fn filter_gets_fewer_bits_when_memory_is_short() {
         );
     }
     let before = arena.describe(0);
-    assert!(!arena.prepare(0, TAG, 5 * CLAIMS_OF_CHUNK));
+    assert!(!arena.prepare(0, TAG, 5 * CLAIMS_OF_CHUNK, 0));
     assert_eq!(arena.describe(0), before, "the filter stays");
     assert!(arena.may_have(0, TAG, claim(1)));
 }
@@ -279,7 +279,7 @@ fn memory_of_removed_and_replaced_filters_is_free() {
     let arena = memory.arena();
     built(arena, 0, TAG, 0..100);
     assert_eq!(free(arena), 7);
-    assert!(arena.prepare(1, TAG, 100));
+    assert!(arena.prepare(1, TAG, 100, 0));
     assert_eq!(free(arena), 6, "another process may complete it");
     built(arena, 1, TAG, 0..2 * CLAIMS_OF_CHUNK);
     assert_eq!(free(arena), 4, "the next build takes its place");
@@ -302,7 +302,16 @@ fn filter_excludes_claims_while_it_is_replaced() {
     built(arena, 0, TAG, 0..1_000);
     let first = arena.describe(0);
     let filter = prepared(arena, 0, TAG, 2 * CLAIMS_OF_CHUNK);
-    assert_eq!(arena.describe(0), first, "the first one is in use");
+    let capacity = |filter: Option<Description>| filter.map(|filter| filter.capacity);
+    assert_eq!(
+        capacity(arena.describe(0)),
+        capacity(first),
+        "the first one is in use"
+    );
+    let is_being_replaced =
+        |filter: Option<Description>| filter.map(|filter| filter.is_being_replaced);
+    assert_eq!(is_being_replaced(first), Some(false));
+    assert_eq!(is_being_replaced(arena.describe(0)), Some(true));
     assert!(arena.add(0, TAG, claim(1_000)), "the first call");
     assert!(!arena.add(0, TAG, claim(1_000)), "the second call");
     assert_eq!(hits(arena, 0, TAG, 0..1_001), 1_001);
@@ -354,6 +363,17 @@ fn each_preparation_of_a_slot_has_its_own_number() {
     assert_eq!(numbers.len(), 20);
 }
 
+/// A smaller filter for the same claims would exclude fewer of the others.
+#[test]
+fn filter_is_only_replaced_by_a_larger_one() {
+    let memory = Memory::new(1, 8);
+    let arena = memory.arena();
+    built(arena, 0, TAG, 0..1_000);
+    let bytes = arena.describe(0).map_or(0, |filter| filter.bytes);
+    assert!(!arena.prepare(0, TAG, 1_000, bytes));
+    assert!(arena.prepare(0, TAG, 1_100, bytes));
+}
+
 /// Without memory for both, a filter that has become too small stays, because it excludes more
 /// than none.
 #[test]
@@ -362,7 +382,7 @@ fn filter_without_memory_beside_it_is_not_replaced() {
     let arena = memory.arena();
     built(arena, 0, TAG, 0..2 * CLAIMS_OF_CHUNK);
     let before = arena.describe(0);
-    assert!(!arena.prepare(0, TAG, 4 * CLAIMS_OF_CHUNK));
+    assert!(!arena.prepare(0, TAG, 4 * CLAIMS_OF_CHUNK, 0));
     assert_eq!(arena.describe(0), before);
     assert!(arena.has_room_for(1));
 }
@@ -394,7 +414,7 @@ fn claim_has_one_first_call_while_its_filter_is_replaced() {
     let adding = [AtomicU64::new(0), AtomicU64::new(0)];
     let replaced = AtomicU64::new(0);
     let replace = || {
-        assert!(arena.prepare(0, TAG, CLAIMS));
+        assert!(arena.prepare(0, TAG, CLAIMS, 0));
         let filter = arena.building(0, TAG).expect("it is prepared");
         // Wait for the calls that began before, and add the claims that the slice has then.
         for adding in &adding {
