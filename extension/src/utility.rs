@@ -37,7 +37,8 @@ unsafe extern "C-unwind" {
     );
 }
 
-/// Checks each COMMIT and PREPARE TRANSACTION, and closes the tables that the transaction keeps open.
+/// Checks each COMMIT and PREPARE TRANSACTION, and closes the tables that the transaction keeps
+/// open.
 ///
 /// An error of a statement jumps over this function. That is allowed, because the function has no
 /// value with a destructor. Without a boundary of pgrx the error keeps its position and context.

@@ -1,9 +1,9 @@
 //! Tables that a transaction has written and keeps open, so that its next claim opens nothing.
 //!
-//! An open table belongs to the resource owner of the present level of the transaction. So the kept
-//! tables are closed before this level ends, and before a savepoint begins another one. When a level
-//! is rolled back, PostgreSQL closes them itself. They are also closed before each utility
-//! statement, because ALTER TABLE and DROP TABLE fail while a table is open.
+//! The tables belong to the transaction, so they are closed before it ends. Functions in a
+//! savepoint do not use them: after an error there, nothing would close them. The tables are also
+//! closed before each utility statement, because ALTER TABLE and DROP TABLE fail while a table is
+//! open.
 
 use super::opened::Opened;
 use pgrx::pg_sys;
@@ -31,7 +31,7 @@ pub(super) fn keep(opened: Opened) -> Option<Opened> {
     watch();
     KEPT.with_borrow_mut(|kept| {
         let has_room = kept.capacity() > 0 || kept.try_reserve_exact(MOST).is_ok();
-        if !has_room || kept.len() >= MOST || !opened.is_of_present_level() {
+        if !has_room || kept.len() >= MOST {
             return Some(opened);
         }
         kept.push(opened);
@@ -50,19 +50,11 @@ pub fn close_kept_tables() {
     }
 }
 
-/// Forgets the kept tables, because PostgreSQL closes or has closed them.
-fn forget() {
-    KEPT.with_borrow_mut(Vec::clear);
-}
-
 fn watch() {
     if !IS_WATCHING.replace(true) {
-        // SAFETY: this is called once in each backend; the functions live as long as the library,
+        // SAFETY: this is called once in each backend; the function lives as long as the library,
         // which is never unloaded.
-        unsafe {
-            pg_sys::RegisterXactCallback(Some(on_transaction), std::ptr::null_mut());
-            pg_sys::RegisterSubXactCallback(Some(on_savepoint), std::ptr::null_mut());
-        }
+        unsafe { pg_sys::RegisterXactCallback(Some(on_transaction), std::ptr::null_mut()) };
     }
 }
 
@@ -75,23 +67,10 @@ unsafe extern "C-unwind" fn on_transaction(
     use pg_sys::XactEvent::*;
     match event {
         XACT_EVENT_PRE_COMMIT | XACT_EVENT_PRE_PREPARE => close_kept_tables(),
-        XACT_EVENT_COMMIT | XACT_EVENT_PREPARE | XACT_EVENT_ABORT => forget(),
-        _ => {}
-    }
-}
-
-// SAFETY: only PostgreSQL calls this function.
-#[pg_guard]
-unsafe extern "C-unwind" fn on_savepoint(
-    event: pg_sys::SubXactEvent::Type,
-    _savepoint: pg_sys::SubTransactionId,
-    _parent: pg_sys::SubTransactionId,
-    _arg: *mut core::ffi::c_void,
-) {
-    use pg_sys::SubXactEvent::*;
-    match event {
-        SUBXACT_EVENT_START_SUB | SUBXACT_EVENT_PRE_COMMIT_SUB => close_kept_tables(),
-        SUBXACT_EVENT_ABORT_SUB => forget(),
+        // PostgreSQL closes the tables of a transaction that it rolls back.
+        XACT_EVENT_COMMIT | XACT_EVENT_PREPARE | XACT_EVENT_ABORT => {
+            KEPT.with_borrow_mut(Vec::clear);
+        }
         _ => {}
     }
 }

@@ -1,4 +1,4 @@
-//! An open table with one of its indexes, and the level of the transaction to which it belongs.
+//! An open table with one of its indexes, and what it belongs to.
 
 use super::scratch::within;
 use pgrx::pg_sys;
@@ -8,8 +8,6 @@ use pgrx::pg_sys;
 pub struct Opened {
     pub(super) heap: pg_sys::Relation,
     pub(super) index: pg_sys::Relation,
-    /// The level to which both belong, if the transaction keeps them open.
-    pub(super) level: Option<Level>,
     pub(super) row: Option<Row>,
 }
 
@@ -20,75 +18,48 @@ pub struct Row {
     pub info: *mut pg_sys::IndexInfo,
 }
 
-/// A level of the transaction: the transaction itself, or a savepoint in it.
-#[derive(Clone, Copy)]
-pub struct Level {
-    owner: pg_sys::ResourceOwner,
-    context: pg_sys::MemoryContext,
+/// Runs `work`. What it opens and allocates belongs to the transaction, and not to the statement.
+/// After an error PostgreSQL itself sets the current resource owner.
+pub fn in_transaction<T>(work: impl FnOnce() -> T) -> T {
+    // SAFETY: a transaction is open; the previous owner is restored afterwards.
+    unsafe {
+        let before = pg_sys::CurrentResourceOwner;
+        pg_sys::CurrentResourceOwner = pg_sys::TopTransactionResourceOwner;
+        let result = within(pg_sys::TopTransactionContext, work);
+        pg_sys::CurrentResourceOwner = before;
+        result
+    }
 }
 
-impl Level {
-    pub fn present() -> Self {
-        // SAFETY: reads variables of the backend, which is in a transaction.
+impl Row {
+    /// Frees what the insert needed. Its owner must be the current resource owner.
+    pub fn free(self) {
+        // SAFETY: the slot and the description of the index are no longer used.
         unsafe {
-            Level {
-                owner: pg_sys::CurTransactionResourceOwner,
-                context: pg_sys::CurTransactionContext,
-            }
-        }
-    }
-
-    /// Runs `work`. What it opens and allocates belongs to this level, and not to the statement.
-    /// After an error PostgreSQL itself sets the current resource owner.
-    pub fn run<T>(self, work: impl FnOnce() -> T) -> T {
-        // SAFETY: the level has not ended; the previous owner is restored afterwards.
-        unsafe {
-            let before = pg_sys::CurrentResourceOwner;
-            pg_sys::CurrentResourceOwner = self.owner;
-            let result = within(self.context, work);
-            pg_sys::CurrentResourceOwner = before;
-            result
+            pg_sys::ExecDropSingleTupleTableSlot(self.slot);
+            pg_sys::pfree(self.info.cast());
         }
     }
 }
 
 impl Opened {
-    pub fn new(heap: pg_sys::Relation, index: pg_sys::Relation, level: Option<Level>) -> Self {
-        Opened {
-            heap,
-            index,
-            level,
-            row: None,
-        }
-    }
-
     pub fn oid(&self) -> pg_sys::Oid {
         // SAFETY: heap is open.
         unsafe { (*self.heap).rd_id }
     }
 
-    /// Returns whether it belongs to the present level of the transaction.
-    pub fn is_of_present_level(&self) -> bool {
-        let present = Level::present();
-        self.level.is_some_and(|level| level.owner == present.owner)
-    }
-
-    /// Closes the table, which stays locked, and the index.
+    /// Closes a table that belongs to the transaction, and its index. The table stays locked.
     pub fn close(self) {
-        let close = || {
-            // SAFETY: the table, the index and the slot are no longer used.
+        in_transaction(|| {
+            if let Some(row) = self.row {
+                row.free();
+            }
+            // SAFETY: the table and the index are no longer used.
             unsafe {
-                if let Some(row) = self.row {
-                    pg_sys::ExecDropSingleTupleTableSlot(row.slot);
-                }
                 pg_sys::index_close(self.index, WRITING);
                 pg_sys::table_close(self.heap, pg_sys::NoLock as pg_sys::LOCKMODE);
             }
-        };
-        match self.level {
-            Some(level) => level.run(close),
-            None => close(),
-        }
+        });
     }
 }
 

@@ -1,7 +1,7 @@
 //! An open table with one of its indexes.
 
 use super::kept;
-use super::opened::{Level, Opened, READING, Row, WRITING};
+use super::opened::{Opened, READING, Row, WRITING, in_transaction};
 use super::scratch::within;
 use crate::pause::pause_point;
 use pgrx::pg_sys;
@@ -11,13 +11,16 @@ use std::ops::Deref;
 
 /// An open table with one of its indexes. When this value is dropped, the table and the index are
 /// closed, and the lock on the index is released. The lock on the table is released too, unless the
-/// table was opened for writing. After an error the resource owner releases both locks, as in any C
-/// function.
+/// table was opened for writing. But the transaction keeps a table open that
+/// [`Table::for_writing`] has opened outside savepoints. After an error the resource owner releases
+/// all locks, as in any C function.
 pub struct Table {
     opened: Opened,
     lock: pg_sys::LOCKMODE,
     /// Whether the lock on the table is kept until the end of the transaction.
     keeps_lock: Cell<bool>,
+    /// Whether the transaction keeps the table open.
+    is_kept: bool,
     /// What an inserter needs, while none uses it.
     row: Cell<Option<Row>>,
 }
@@ -27,30 +30,40 @@ impl Table {
     /// dropped: before PostgreSQL 18 a backend has 16 fast-path lock slots, and the business
     /// transaction needs them.
     pub fn for_reading(table: pg_sys::Oid) -> Self {
-        Self::by_primary_key(table, READING, None)
+        Self::by_primary_key(table, READING)
     }
 
     /// Opens the table and its primary key for inserts. The table stays locked until the end of the
     /// transaction, which also keeps it open for its next insert.
     pub fn for_writing(table: pg_sys::Oid) -> Self {
-        if let Some(opened) = kept::take(table) {
-            // SAFETY: the table is open. REINDEX CONCURRENTLY may have replaced the index.
-            unsafe {
-                if primary_key(opened.heap) == (*opened.index).rd_id {
-                    super::triggers::ensure_only_own_triggers(opened.heap);
-                    return Self::new(opened, WRITING);
-                }
-            }
-            opened.close();
+        // SAFETY: reads the state of the transaction.
+        if unsafe { pg_sys::GetCurrentTransactionNestLevel() } > 1 {
+            return Self::by_primary_key(table, WRITING);
         }
-        let level = Level::present();
-        level.run(|| Self::by_primary_key(table, WRITING, Some(level)))
+        let mut opened = kept::take(table);
+        // REINDEX CONCURRENTLY may have replaced the index.
+        // SAFETY: the table and its index are open.
+        let has_old_index =
+            |opened: &mut Opened| unsafe { primary_key(opened.heap) != (*opened.index).rd_id };
+        if let Some(old) = opened.take_if(has_old_index) {
+            old.close();
+        }
+        let mut table = match opened {
+            Some(opened) => {
+                // SAFETY: the table is open and locked for writing.
+                unsafe { super::triggers::ensure_only_own_triggers(opened.heap) };
+                Self::new(opened, WRITING)
+            }
+            None => in_transaction(|| Self::by_primary_key(table, WRITING)),
+        };
+        table.is_kept = true;
+        table
     }
 
     /// Like [`Table::for_writing`], but the lock is released when the value is dropped, unless
     /// [`Table::keep_lock`] was called.
     pub fn for_trying(table: pg_sys::Oid) -> Self {
-        let table = Self::by_primary_key(table, WRITING, None);
+        let table = Self::by_primary_key(table, WRITING);
         table.keeps_lock.set(false);
         table
     }
@@ -75,17 +88,19 @@ impl Table {
                 return None;
             };
             let index = pg_sys::index_open(index, lock);
-            Some(Self::new(Opened::new(heap, index, None), lock))
+            let row = None;
+            Some(Self::new(Opened { heap, index, row }, lock))
         }
     }
 
-    fn by_primary_key(table: pg_sys::Oid, lock: pg_sys::LOCKMODE, level: Option<Level>) -> Self {
+    fn by_primary_key(table: pg_sys::Oid, lock: pg_sys::LOCKMODE) -> Self {
         // SAFETY: table_open and index_open raise an error unless the OIDs are those of a table and
         // an index.
         unsafe {
             let heap = open_heap(table, lock);
             let index = pg_sys::index_open(primary_key(heap), lock);
-            Self::new(Opened::new(heap, index, level), lock)
+            let row = None;
+            Self::new(Opened { heap, index, row }, lock)
         }
     }
 
@@ -94,6 +109,7 @@ impl Table {
             opened,
             lock,
             keeps_lock: Cell::new(lock == WRITING),
+            is_kept: false,
             row: Cell::new(opened.row),
         }
     }
@@ -110,23 +126,18 @@ impl Table {
                 info: pg_sys::BuildIndexInfo(self.index),
             }
         };
-        self.row.take().unwrap_or_else(|| match self.level {
-            Some(level) => level.run(create),
-            None => within(context, create),
+        self.row.take().unwrap_or_else(|| match self.is_kept {
+            true => in_transaction(create),
+            false => within(context, create),
         })
     }
 
     /// Takes back what [`Table::take_row`] has returned.
     pub(super) fn return_row(&self, row: Row) {
-        // SAFETY: `take_row` created the slot, and no other code uses it.
-        let drop = |row: Row| unsafe { pg_sys::ExecDropSingleTupleTableSlot(row.slot) };
-        match self.level {
-            Some(level) => {
-                if let Some(other) = self.row.replace(Some(row)) {
-                    level.run(|| drop(other));
-                }
-            }
-            None => drop(row),
+        if !self.is_kept {
+            row.free();
+        } else if let Some(other) = self.row.replace(Some(row)) {
+            in_transaction(|| other.free());
         }
     }
 
@@ -226,7 +237,7 @@ impl Drop for Table {
         if std::thread::panicking() {
             return;
         }
-        if self.level.is_some() {
+        if self.is_kept {
             let opened = Opened {
                 row: self.row.take(),
                 ..self.opened

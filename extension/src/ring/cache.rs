@@ -194,15 +194,6 @@ pub fn refreshed() -> Result<Rings> {
     }
 }
 
-/// Processes invalidations for a reader, because no fence waits for a reader. Taking a lock that
-/// the transaction already holds does not process them.
-fn accept_invalidations(mode: pg_sys::LOCKMODE) {
-    if mode == pg_sys::AccessShareLock as pg_sys::LOCKMODE {
-        // SAFETY: a transaction is open and holds a lock.
-        unsafe { pg_sys::AcceptInvalidationMessages() };
-    }
-}
-
 fn locked(mode: pg_sys::LOCKMODE) -> Result<Rings> {
     let rings = locked_in_any_state(mode)?;
     match rings.installation.restoring {
@@ -214,10 +205,13 @@ fn locked(mode: pg_sys::LOCKMODE) -> Result<Rings> {
 fn locked_in_any_state(mode: pg_sys::LOCKMODE) -> Result<Rings> {
     loop {
         let tables = tables()?;
-        // SAFETY: LockRelationOid accepts any OID. If the table was dropped in between, the
-        // invalidation has changed `generation`, which is checked below.
-        unsafe { pg_sys::LockRelationOid(tables.ring, mode) };
-        accept_invalidations(mode);
+        // SAFETY: a transaction is open. LockRelationOid accepts any OID. If the table was dropped
+        // in between, the invalidation has changed `generation`, which is checked below.
+        unsafe {
+            pg_sys::LockRelationOid(tables.ring, mode);
+            // A lock that the transaction already holds does not process invalidations.
+            pg_sys::AcceptInvalidationMessages();
+        }
         if let Some((at, rings)) = RINGS_AT.get()
             && at == generation()
         {
