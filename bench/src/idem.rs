@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 
-use super::side::DESTINATION;
+use super::side::{DESTINATION, Order};
 use super::wire::Session;
 
 /// The number of sealed slices of a ring in its steady state.
@@ -152,15 +152,8 @@ pub fn build_filters(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// The order of known ids.
-#[derive(Clone, Copy)]
-pub enum Order {
-    Random,
-    /// Roughly: in the order of the segments.
-    OfTime,
-}
-
 /// Returns ids that are retained now and after the next rotation. They are not in the oldest slice.
+/// The order of time is that of the segments.
 pub fn sample(session: &mut Session, ids: u64, order: Order) -> Result<Vec<String>> {
     let ring = Ring::steady(session)?;
     let order = match order {

@@ -6,7 +6,7 @@ use idem_cluster::{Cluster, Install};
 
 use super::options::Options;
 use super::report::{Rounds, Table, Target};
-use super::side::{DESTINATION, Side};
+use super::side::{DESTINATION, Order, Side};
 use super::wire::Session;
 use super::{idem, inbox, server, throughput};
 
@@ -28,20 +28,28 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
         create_loop(&mut ours, form)?;
     }
     create_loop(&mut theirs, by_hand)?;
-    let replayed = idem::sample(&mut ours, KNOWN, idem::Order::OfTime)?;
-    let shuffled = idem::sample(&mut ours, KNOWN, idem::Order::Random)?;
-    let known_by_hand = inbox::sample(&mut theirs, KNOWN)?;
+    let known = [
+        Known {
+            replayed: idem::sample(&mut ours, KNOWN, Order::OfTime)?,
+            shuffled: idem::sample(&mut ours, KNOWN, Order::Random)?,
+            latest: new_ids(&mut ours, KNOWN)?,
+        },
+        Known {
+            replayed: inbox::sample(&mut theirs, KNOWN, Order::OfTime)?,
+            shuffled: inbox::sample(&mut theirs, KNOWN, Order::Random)?,
+            latest: new_ids(&mut theirs, KNOWN)?,
+        },
+    ];
+    time_of_ids(&mut ours, by_idem, &known[0].latest, KNOWN)?;
+    time_of_ids(&mut theirs, by_hand, &known[1].latest, KNOWN)?;
     // Few claims, so that the present segment does not become too large.
     let claims = options.sized(25_000, 5_000);
-    let present = new_ids(&mut ours, KNOWN)?;
-    time_of_ids(&mut ours, by_idem, &present, KNOWN)?;
     let mut of = Times::default();
     for round in 0..options.rounds() {
         for side in Side::in_turn(round) {
-            if let Side::HandWritten = side {
+            if side == Side::HandWritten {
                 of.by_hand.push(time_of_new(&mut theirs, by_hand, claims)?);
-                let known = time_of_ids(&mut theirs, by_hand, &known_by_hand, 0)?;
-                of.known_by_hand.push(known);
+                of.known[1].measure(&known[1], &mut theirs, by_hand)?;
                 continue;
             }
             let mut forms = [
@@ -53,13 +61,7 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
             for (form, times) in forms {
                 times.push(time_of_new(&mut ours, form, claims)?);
             }
-            for (ids, times) in [
-                (&present, &mut of.present),
-                (&replayed, &mut of.replayed),
-                (&shuffled, &mut of.shuffled),
-            ] {
-                times.push(time_of_ids(&mut ours, by_idem, ids, 0)?);
-            }
+            of.known[0].measure(&known[0], &mut ours, by_idem)?;
         }
     }
     let mut table = Table::new(
@@ -88,13 +90,28 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
         &as_expression,
         Target::None,
     );
-    for (what, times, target) in [
-        ("of the present segment", &of.present, Target::AtMost(0.6)),
-        ("in the order of time", &of.replayed, Target::AtMost(2.0)),
-        ("in random order", &of.shuffled, Target::None),
+    let [ours_of, theirs_of] = &of.known;
+    for (what, ours, theirs, target) in [
+        (
+            "duplicates of the latest ids",
+            &ours_of.latest,
+            &theirs_of.latest,
+            Target::AtMost(0.6),
+        ),
+        (
+            "duplicates in the order of time",
+            &ours_of.replayed,
+            &theirs_of.replayed,
+            Target::AtMost(2.0),
+        ),
+        (
+            "duplicates in random order",
+            &ours_of.shuffled,
+            &theirs_of.shuffled,
+            Target::None,
+        ),
     ] {
-        let what = format!("duplicates {what}");
-        table.rounds(&what, &against(times, &of.known_by_hand), target);
+        table.rounds(what, &against(ours, theirs), target);
     }
     let mut of_idem = Table::new(
         "    idem_is_claimed of a new id, against a claim of idem",
@@ -105,19 +122,43 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
     Ok(vec![table, of_idem])
 }
 
+/// Known ids.
+struct Known {
+    replayed: Vec<String>,
+    shuffled: Vec<String>,
+    /// In idem these are in the present segment.
+    latest: Vec<String>,
+}
+
 /// Microseconds of each round.
 #[derive(Default)]
 struct Times {
-    /// New ids.
     claim: Vec<f64>,
     as_expression: Vec<f64>,
     is_claimed: Vec<f64>,
     by_hand: Vec<f64>,
-    /// Known ids.
-    present: Vec<f64>,
+    /// Of idem and by hand.
+    known: [KnownTimes; 2],
+}
+
+#[derive(Default)]
+struct KnownTimes {
     replayed: Vec<f64>,
     shuffled: Vec<f64>,
-    known_by_hand: Vec<f64>,
+    latest: Vec<f64>,
+}
+
+impl KnownTimes {
+    fn measure(&mut self, known: &Known, session: &mut Session, form: Form) -> Result<()> {
+        for (ids, times) in [
+            (&known.latest, &mut self.latest),
+            (&known.replayed, &mut self.replayed),
+            (&known.shuffled, &mut self.shuffled),
+        ] {
+            times.push(time_of_ids(session, form, ids, 0)?);
+        }
+        Ok(())
+    }
 }
 
 /// Opens a session in which a commit does not wait for the disk.

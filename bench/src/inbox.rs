@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 
-use super::side::DESTINATION;
+use super::side::{DESTINATION, Order};
 use super::wire::Session;
 
 /// The number of rows of one DELETE. It is small, so that locks are held only for a short time.
@@ -43,12 +43,19 @@ pub fn fill(session: &mut Session, claims: u64) -> Result<()> {
 
 /// Returns ids that are retained now and for some more time. They are not in the oldest quarter of
 /// the inbox.
-pub fn sample(session: &mut Session, ids: u64) -> Result<Vec<String>> {
+pub fn sample(session: &mut Session, ids: u64, order: Order) -> Result<Vec<String>> {
+    let order = match order {
+        Order::Random => "random()",
+        Order::OfTime => "claimed_at",
+    };
     session.column(&format!(
-        "SELECT message_id FROM inbox TABLESAMPLE SYSTEM (10)
-          WHERE claimed_at > (SELECT min(claimed_at) + (max(claimed_at) - min(claimed_at)) / 4
-                                FROM inbox)
-          ORDER BY random() LIMIT {ids}"
+        "SELECT message_id
+           FROM (SELECT * FROM inbox TABLESAMPLE SYSTEM (10)
+                  WHERE claimed_at > (SELECT min(claimed_at)
+                                             + (max(claimed_at) - min(claimed_at)) / 4
+                                        FROM inbox)
+                  ORDER BY random() LIMIT {ids}) known
+          ORDER BY {order}"
     ))
 }
 

@@ -2,6 +2,8 @@
 //! update, COMMIT. The same transaction with several claims shows what a further claim costs, and
 //! the same with a round trip for each statement shows how much the pipeline saves.
 
+use std::thread::available_parallelism;
+
 use anyhow::{Result, ensure};
 use idem_cluster::{Cluster, Install};
 
@@ -15,8 +17,6 @@ use super::{idem, server, throughput};
 const CLIENTS: usize = 8;
 /// The number of claims in a statement with several.
 const SEVERAL: usize = 4;
-/// The number of processors that the clients and the server share.
-const PROCESSORS: f64 = 2.0;
 /// The database of the pipelines without a claim.
 const WITHOUT: &str = "without";
 /// The database of the transactions with a round trip for each statement.
@@ -115,9 +115,9 @@ impl Rates {
     }
 
     /// Returns the microseconds of the processors for each further claim of a statement.
-    fn further(&self, side: usize) -> Vec<f64> {
+    fn further(&self, side: usize, processors: usize) -> Vec<f64> {
         let [one, several] = &self.claims;
-        let microseconds = |rate: &f64| PROCESSORS * 1e6 / rate;
+        let microseconds = |rate: &f64| processors as f64 * 1e6 / rate;
         let rounds = one[side].iter().zip(&several[side]);
         rounds
             .map(|(one, several)| {
@@ -157,11 +157,12 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
     ));
     table.note("round trips: over a Unix socket; a network adds its latency to each of them");
     let mut more = Table::new(
-        "    A further claim in the same statement: microseconds of both processors",
+        "    A further claim in the same statement: microseconds of all processors",
         ["idem", "hand-written"],
     );
+    let processors = available_parallelism()?.get();
     more.note(format!(
-        "two processors divided by the transactions with {SEVERAL} claims and with one"
+        "{processors} processors divided by the transactions with {SEVERAL} claims and with one"
     ));
     for synchronous_commit in [false, true] {
         let mut rates = Rates::default();
@@ -187,8 +188,8 @@ pub fn run(install: &Install, options: &Options) -> Result<Vec<Table>> {
         }
         if !synchronous_commit {
             let rounds = Rounds {
-                ours: rates.further(0),
-                theirs: rates.further(1),
+                ours: rates.further(0, processors),
+                theirs: rates.further(1, processors),
             };
             more.rounds("synchronous_commit=off", &rounds, Target::None);
         }

@@ -49,3 +49,10 @@ impl Side {
         }
     }
 }
+
+/// The order of known ids.
+#[derive(Clone, Copy)]
+pub enum Order {
+    Random,
+    OfTime,
+}

@@ -9,7 +9,7 @@ use idem_cluster::{Cluster, Install};
 use super::load::{Done, Load, Progress, Until, Work};
 use super::options::Options;
 use super::report::{Rounds, Table, Target};
-use super::side::Side;
+use super::side::{Order, Side};
 use super::wire::Session;
 use super::{idem, inbox, server};
 
@@ -125,9 +125,9 @@ fn measure(cluster: &Cluster, side: Side, setup: Setup, options: &Options) -> Re
     let known = match side {
         Side::Idem => {
             idem::top_up(&mut session, idem::Fill::mid_life(options.retained()))?;
-            idem::sample(&mut session, KNOWN, idem::Order::Random)?
+            idem::sample(&mut session, KNOWN, Order::Random)?
         }
-        Side::HandWritten => inbox::sample(&mut session, KNOWN)?,
+        Side::HandWritten => inbox::sample(&mut session, KNOWN, Order::Random)?,
     };
     let load = Load {
         cluster,
