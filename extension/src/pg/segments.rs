@@ -26,9 +26,12 @@ pub(super) struct Segments {
     reads: Reads,
     /// The key and the destination.
     keys: Option<[pg_sys::ScanKeyData; COLUMNS - 1]>,
+    /// The segment that is read first, because a row was found there.
+    first: Option<Segment>,
+    /// Whether only the first segment was read until now.
+    is_at_first: bool,
     /// The segment that is being read.
     present: Option<Segment>,
-    rest: Rest,
 }
 
 /// Which segments a look-up reads.
@@ -38,23 +41,14 @@ pub(super) enum Reads {
     All,
 }
 
-/// The segments that were not read yet.
-#[derive(Clone, Copy)]
-enum Rest {
-    Nothing,
-    /// All segments but this one, which was read first.
-    AllBut(Option<Segment>),
-    /// The segments from the first one down to 0, but not the second one.
-    Down(Segment, Option<Segment>),
-}
-
 impl Segments {
     pub(super) fn new(reads: Reads) -> Self {
         Segments {
             reads,
             keys: None,
+            first: None,
+            is_at_first: true,
             present: None,
-            rest: Rest::Nothing,
         }
     }
 
@@ -67,11 +61,12 @@ impl Segments {
             pgrx::error!("a look-up in a slice of the inbox needs a key and a destination");
         }
         let hit = LAST_HIT.get().filter(|(hit, _)| *hit == table.oid());
-        let hit = hit.map(|(_, segment)| segment);
-        (self.present, self.rest) = match self.reads {
-            Reads::One(segment) => (Some(segment), Rest::Nothing),
-            Reads::All => (hit, Rest::AllBut(hit)),
+        self.first = match self.reads {
+            Reads::One(segment) => Some(segment),
+            Reads::All => hit.map(|(_, segment)| segment),
         };
+        self.present = self.first;
+        self.is_at_first = true;
         if self.present.is_none() {
             self.advance(table);
         }
@@ -79,17 +74,16 @@ impl Segments {
 
     /// Moves to the next segment. Returns false at the end.
     pub(super) fn advance(&mut self, table: &Table) -> bool {
-        let (next, read) = match self.rest {
-            Rest::Nothing => (None, None),
-            Rest::AllBut(read) => (last_segment(table), read),
-            Rest::Down(segment, read) => (Some(segment), read),
-        };
         let below = |segment: Segment| (segment > 0).then(|| segment - 1);
-        let is_read = next.is_some() && next == read;
-        self.present = if is_read { next.and_then(below) } else { next };
-        self.rest = match self.present.and_then(below) {
-            Some(segment) => Rest::Down(segment, read),
-            None => Rest::Nothing,
+        let is_at_first = std::mem::take(&mut self.is_at_first);
+        let next = match self.reads {
+            Reads::One(_) => None,
+            Reads::All if is_at_first => last_segment(table),
+            Reads::All => self.present.and_then(below),
+        };
+        self.present = match next {
+            Some(first) if next == self.first => below(first),
+            next => next,
         };
         self.present.is_some()
     }
