@@ -28,16 +28,16 @@ pub struct Destination {
 
 impl Destination {
     /// Returns the ring in which the destination claims.
-    pub fn ring(&self, rings: &Rings) -> Ring {
-        rings.inbox[self.ring]
+    pub fn ring<'r>(&self, rings: &'r Rings) -> &'r Ring {
+        &rings.inbox[self.ring]
     }
 
     /// Returns the rings that the destination left and that still hold its earlier claims.
-    pub fn left_rings(&self, rings: &Rings) -> impl Iterator<Item = Ring> {
+    pub fn left_rings<'r>(&self, rings: &'r Rings) -> impl Iterator<Item = &'r Ring> + use<'r> {
         let left = self.left;
         rings
             .inbox
-            .into_iter()
+            .iter()
             .zip(left)
             .filter_map(|(ring, left)| (left? >= ring.remembers_since).then_some(ring))
     }
@@ -46,7 +46,7 @@ impl Destination {
     /// is forgotten.
     pub fn may_have_forgotten(&self, rings: &Rings, sent_at: pg_sys::TimestampTz) -> bool {
         let forgotten_by = |ring: &Ring| sent_at < rings.wall_clock(ring.remembers_since);
-        forgotten_by(&self.ring(rings))
+        forgotten_by(self.ring(rings))
             || rings.inbox.iter().zip(self.left).any(|(ring, left)| {
                 left.is_some_and(|left| sent_at < rings.wall_clock(left)) && forgotten_by(ring)
             })

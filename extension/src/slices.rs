@@ -8,9 +8,11 @@ use crate::pg::{Segment, Table};
 use crate::ring::{self, Ring, Rings, Slice};
 use idem_core::filter::ClaimHash;
 use pgrx::pg_sys;
+use std::borrow::Cow;
 use std::cell::OnceCell;
+use std::rc::Rc;
 
-/// The slices of one destination: of the inbox, or with [`Rings::with_journal_slices`] of the
+/// The slices of one destination: of the inbox, or with [`Rings::journal_slices`] of the
 /// journal.
 pub struct Slices {
     /// Slices that are only probed: those of the rings that the destination left, and the sealed
@@ -66,16 +68,16 @@ pub fn excludes(filter: Option<SliceFilter>, hash: Option<ClaimHash>) -> bool {
 
 impl Slices {
     pub fn open(destination: &Destination, rings: &Rings) -> Self {
-        let ring: Ring = destination.ring(rings);
+        let ring = destination.ring(rings);
         let mut probed_only = slices_of_left_rings(destination, rings);
         let sealed = ring.sealed().iter();
-        probed_only.extend(sealed.map(|&slice| Probed::new(&ring, slice)));
+        probed_only.extend(sealed.map(|&slice| Probed::new(ring, slice)));
         pause_point("slices: before lock");
         let written = ring.written().map(|place| Written {
             table: Table::for_writing(place.slice.table),
             segment: place.segment,
             is_repeated: place.is_repeated,
-            hint: SliceFilter::of(&ring, place.slice),
+            hint: SliceFilter::of(ring, place.slice),
         });
         Slices {
             probed_only,
@@ -90,7 +92,7 @@ impl Slices {
 /// destination.
 fn slices_of_left_rings(destination: &Destination, rings: &Rings) -> Vec<Probed> {
     let left = destination.left_rings(rings);
-    left.flat_map(|ring| probed_slices(&ring)).collect()
+    left.flat_map(probed_slices).collect()
 }
 
 fn probed_slices(ring: &Ring) -> Vec<Probed> {
@@ -102,7 +104,7 @@ fn probed_slices(ring: &Ring) -> Vec<Probed> {
 /// comes first.
 pub fn slices_of(destination: &Destination, rings: &Rings) -> Vec<Probed> {
     let mut slices = slices_of_left_rings(destination, rings);
-    slices.extend(probed_slices(&destination.ring(rings)));
+    slices.extend(probed_slices(destination.ring(rings)));
     slices
 }
 
@@ -118,7 +120,7 @@ pub fn tables_of(destination: &Destination, rings: &Rings) -> Vec<pg_sys::Oid> {
 pub fn delete_from_slices(
     destination: &Destination,
     entered: &Rings,
-    kind: impl Fn(&Rings) -> Rings,
+    kind: impl Fn(&Rings) -> Cow<Rings>,
     mut delete: impl FnMut(pg_sys::Oid, bool) -> Result<bool>,
 ) -> Result<bool> {
     let mut any = false;
@@ -146,11 +148,11 @@ pub fn delete_from_slices(
 /// present claim before a forgotten one. `kind` chooses the slices of the inbox or of the journal.
 pub fn slices_to_read(
     destination: &Destination,
-    latest: &Rings,
-    kind: impl Fn(&Rings) -> Rings,
+    latest: &Rc<Rings>,
+    kind: impl Fn(&Rings) -> Cow<Rings>,
 ) -> Result<Vec<Probed>> {
     let mut slices: Vec<Probed> = Vec::new();
-    for rings in std::iter::once(*latest).chain(ring::entered()?) {
+    for rings in std::iter::once(Rc::clone(latest)).chain(ring::entered()?) {
         for slice in slices_of(destination, &kind(&rings)).into_iter().rev() {
             if slices.iter().all(|known| known.oid != slice.oid) {
                 slices.push(slice);

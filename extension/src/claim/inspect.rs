@@ -24,7 +24,7 @@ pub fn claim_of<'a>(
     };
     let mut keys = identity.keys();
     let hash = ClaimHashes::new().of(&identity);
-    let slices = slices_to_read(&identity.destination, &rings, |rings| *rings)?;
+    let slices = slices_to_read(&identity.destination, &rings, Rings::inbox_slices)?;
     for slice in slices.iter().filter(|slice| !slice.excludes(hash)) {
         let mut lookup = Lookup::in_segments(slice.table());
         if lookup.find_existing(&mut keys) {
@@ -87,8 +87,8 @@ pub fn forget(id: MessageId, name: &str) -> Result<bool> {
         return Err(Error::ForgetsOwnClaim);
     }
     let current = identity.destination.ring(&rings).current().table;
-    let same = |rings: &Rings| *rings;
-    delete_from_slices(&identity.destination, &rings, same, |slice, is_deleted| {
+    let kind = Rings::inbox_slices;
+    delete_from_slices(&identity.destination, &rings, kind, |slice, is_deleted| {
         let forgotten = forget_in(slice, &identity, is_deleted)?;
         if slice == current {
             pause_point("forget: after current");

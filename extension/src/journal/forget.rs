@@ -16,7 +16,7 @@ pub fn forget(id: MessageId, destination: &str) -> Result<()> {
         delete_from_slices(
             &identity.destination,
             &rings,
-            Rings::with_journal_slices,
+            Rings::journal_slices,
             |slice, _| Ok(forget_in(slice, &identity)),
         )?;
     }

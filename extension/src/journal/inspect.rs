@@ -20,12 +20,12 @@ pub fn calls_of(id: MessageId, destination: &str) -> Result<Vec<(String, CallHis
     let Some(identity) = Identity::find(id, destination)? else {
         return Ok(Vec::new());
     };
-    let of_ring = tables_of(&identity.destination, &rings.with_journal_slices());
+    let of_ring = tables_of(&identity.destination, &rings.journal_slices());
     let mut pages = CallPages::new();
     for &slice in &of_ring {
         read(slice, &identity, &mut pages);
     }
-    for slice in slices_to_read(&identity.destination, &rings, Rings::with_journal_slices)? {
+    for slice in slices_to_read(&identity.destination, &rings, Rings::journal_slices)? {
         if !of_ring.contains(&slice.oid) {
             let mut earlier = CallPages::new();
             read(slice.oid, &identity, &mut earlier);

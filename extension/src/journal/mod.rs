@@ -74,7 +74,7 @@ pub fn begin(call: Call, request: Option<&str>, token: Option<i64>) -> Result<Be
     );
     let digest = request.map(request_digest);
     let digest = digest.as_ref().map(|digest| &digest[..]);
-    let slices = Slices::open(&identity.destination, &rings.with_journal_slices());
+    let slices = Slices::open(&identity.destination, &rings.journal_slices());
     let mut book = CallJournal::new(&slices, identity, call.step);
     let (page, state) = look_again(|| {
         let mut page = book.read();
@@ -135,7 +135,7 @@ fn record_end(call: Call, event: CallEvent, body: Option<&str>) -> Result<()> {
         step: call.step.to_owned(),
     };
     let identity = Identity::find(call.id, call.destination)?.ok_or_else(not_begun)?;
-    let slices = Slices::open(&identity.destination, &rings.with_journal_slices());
+    let slices = Slices::open(&identity.destination, &rings.journal_slices());
     let mut book = CallJournal::new(&slices, identity, call.step);
     look_again(|| {
         let page = book.read();

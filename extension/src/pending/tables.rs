@@ -10,15 +10,15 @@ use pgrx::pg_sys;
 /// because a rotation locks both tables ACCESS EXCLUSIVE. The lock is released when the returned
 /// value is dropped, unless the caller keeps it.
 pub fn try_current(rings: &Rings) -> Result<Table> {
-    let mut rings = *rings;
+    let mut current = rings.pending();
     loop {
-        let table = Table::for_trying(rings.pending());
+        let table = Table::for_trying(current);
         // Taking the lock processed the invalidation of every rotation that was committed before.
-        let now = ring::refreshed()?;
-        if now.pending() == rings.pending() {
+        let now = ring::refreshed()?.pending();
+        if now == current {
             return Ok(table);
         }
-        rings = now;
+        current = now;
     }
 }
 

@@ -21,16 +21,17 @@ use pgrx::pg_sys::Datum;
 use pgrx::prelude::*;
 use std::cell::{Cell, RefCell};
 use std::ops::Deref;
+use std::rc::Rc;
 
 thread_local! {
     static GENERATION: Cell<u64> = const { Cell::new(1) };
     static REGISTERED: Cell<bool> = const { Cell::new(false) };
     static TABLES: Cell<Option<(u64, Tables)>> = const { Cell::new(None) };
-    static RINGS_AT: Cell<Option<(u64, Rings)>> = const { Cell::new(None) };
+    static RINGS_AT: RefCell<Option<(u64, Rc<Rings>)>> = const { RefCell::new(None) };
     /// The `generation` at which this transaction last entered the rings; 0 if it has not.
     static ENTERED_AT: Cell<u64> = const { Cell::new(0) };
     /// The states that this transaction has entered, each with its `idem.ring`.
-    static ENTERED: RefCell<Vec<(pg_sys::Oid, Rings)>> = const { RefCell::new(Vec::new()) };
+    static ENTERED: RefCell<Vec<(pg_sys::Oid, Rc<Rings>)>> = const { RefCell::new(Vec::new()) };
 }
 
 #[derive(Clone, Copy)]
@@ -113,7 +114,7 @@ fn tables() -> Result<Tables> {
 /// The state of the rings for a transaction that has entered them: it holds the lock on
 /// `idem.ring`. The fence keeps this state correct until the transaction ends. A later call of
 /// [`enter`] may return a newer state.
-pub struct Entered(Rings);
+pub struct Entered(Rc<Rings>);
 
 impl Deref for Entered {
     type Target = Rings;
@@ -128,19 +129,20 @@ impl Deref for Entered {
 pub fn enter() -> Result<Entered> {
     let rings = locked(pg_sys::RowExclusiveLock as pg_sys::LOCKMODE)?;
     if ENTERED_AT.replace(generation()) != generation() {
-        remember(ring_table()?, rings);
+        remember(ring_table()?, Rc::clone(&rings));
     }
     Ok(Entered(rings))
 }
 
 /// Adds a state to those that [`entered`] returns.
-fn remember(table: pg_sys::Oid, rings: Rings) {
+fn remember(table: pg_sys::Oid, rings: Rc<Rings>) {
     watch_transactions(Watcher::Rings, |_| {
         ENTERED_AT.set(0);
         ENTERED.with_borrow_mut(Vec::clear);
     });
     ENTERED.with_borrow_mut(|entered| {
-        let is_new = |(of, last): &(pg_sys::Oid, Rings)| *of != table || !rings.has_slices_of(last);
+        let is_new =
+            |(of, last): &(pg_sys::Oid, Rc<Rings>)| *of != table || !rings.has_slices_of(last);
         if entered.last().is_none_or(is_new) {
             entered.push((table, rings));
         }
@@ -163,18 +165,18 @@ fn remember(table: pg_sys::Oid, rings: Rings) {
 ///
 /// If the extension was dropped and created again since a state was entered, the slices of that
 /// state no longer exist, and it is not returned.
-pub fn entered() -> Result<Vec<Rings>> {
+pub fn entered() -> Result<Vec<Rc<Rings>>> {
     let table = ring_table()?;
     Ok(ENTERED.with_borrow(|entered| {
         let of_table = entered.iter().rev().filter(|(of, _)| *of == table);
-        of_table.map(|(_, rings)| *rings).collect()
+        of_table.map(|(_, rings)| Rc::clone(rings)).collect()
     }))
 }
 
 /// Returns the state for reading. Works on a standby. Rotations do not wait for readers, so a
 /// reader can miss a claim that is made during the read. This is safe, because such a claim counts
 /// as later than the read. Fails with 58000 while the database is being restored.
-pub fn look() -> Result<Rings> {
+pub fn look() -> Result<Rc<Rings>> {
     locked(pg_sys::AccessShareLock as pg_sys::LOCKMODE)
 }
 
@@ -187,14 +189,22 @@ pub fn reread() -> Result<Rings> {
 
 /// Returns the latest state. The caller has entered or is reading the rings, and has just acquired
 /// another lock, which processed invalidations.
-pub fn refreshed() -> Result<Rings> {
-    match RINGS_AT.get() {
-        Some((at, rings)) if at == generation() => Ok(rings),
-        _ => look(),
+pub fn refreshed() -> Result<Rc<Rings>> {
+    match cached() {
+        Some(rings) => Ok(rings),
+        None => look(),
     }
 }
 
-fn locked(mode: pg_sys::LOCKMODE) -> Result<Rings> {
+/// Returns the cached state if it is valid.
+fn cached() -> Option<Rc<Rings>> {
+    RINGS_AT.with_borrow(|cached| {
+        let valid = cached.as_ref().filter(|(at, _)| *at == generation());
+        valid.map(|(_, rings)| Rc::clone(rings))
+    })
+}
+
+fn locked(mode: pg_sys::LOCKMODE) -> Result<Rc<Rings>> {
     let rings = locked_in_any_state(mode)?;
     match rings.installation.restoring {
         true => Err(Error::Restoring),
@@ -202,7 +212,7 @@ fn locked(mode: pg_sys::LOCKMODE) -> Result<Rings> {
     }
 }
 
-fn locked_in_any_state(mode: pg_sys::LOCKMODE) -> Result<Rings> {
+fn locked_in_any_state(mode: pg_sys::LOCKMODE) -> Result<Rc<Rings>> {
     loop {
         let tables = tables()?;
         // SAFETY: a transaction is open. LockRelationOid accepts any OID. If the table was dropped
@@ -212,9 +222,7 @@ fn locked_in_any_state(mode: pg_sys::LOCKMODE) -> Result<Rings> {
             // A lock that the transaction already holds does not process invalidations.
             pg_sys::AcceptInvalidationMessages();
         }
-        if let Some((at, rings)) = RINGS_AT.get()
-            && at == generation()
-        {
+        if let Some(rings) = cached() {
             return Ok(rings);
         }
         if TABLES.get().is_none_or(|(at, _)| at != generation())
@@ -227,11 +235,11 @@ fn locked_in_any_state(mode: pg_sys::LOCKMODE) -> Result<Rings> {
             continue;
         }
         let before = generation();
-        let rings = load(&tables)?;
+        let rings = Rc::new(load(&tables)?);
         // If an invalidation arrives while the state is loaded, `before` is outdated, and the next
         // use loads the state again. A load that rolls back ends a restore without an invalidation.
         if !rings.installation.restoring {
-            RINGS_AT.set(Some((before, rings)));
+            RINGS_AT.set(Some((before, Rc::clone(&rings))));
         }
         return Ok(rings);
     }

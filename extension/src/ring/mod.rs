@@ -21,6 +21,7 @@ pub use version::check_version;
 use crate::pg::Segment;
 pub use by_age::{MAX_SLICES, Slice, SlicesByAge};
 use pgrx::pg_sys;
+use std::borrow::Cow;
 
 /// The number of slices of payloads.
 const PAYLOAD_SLICES: usize = 4;
@@ -113,7 +114,7 @@ impl Ring {
 }
 
 /// The state of all rings at one point in time.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Rings {
     pub installation: Installation,
     pub inbox: [Ring; RINGS],
@@ -174,11 +175,16 @@ impl Rings {
         state(self) == state(other)
     }
 
+    /// Returns these rings, with the slices of the inbox.
+    pub fn inbox_slices(&self) -> Cow<'_, Rings> {
+        Cow::Borrowed(self)
+    }
+
     /// Returns these rings with the slices of the journal instead of those of the inbox. External
     /// calls are inserted, looked up and forgotten by the rules of claims, but these slices have no
     /// segments.
-    pub fn with_journal_slices(&self) -> Rings {
-        Rings {
+    pub fn journal_slices(&self) -> Cow<'_, Rings> {
+        Cow::Owned(Rings {
             inbox: self.inbox.map(|ring| Ring {
                 slices: ring.calls.unwrap_or(ring.slices),
                 filtered: None,
@@ -189,6 +195,6 @@ impl Rings {
                 ..ring
             }),
             ..*self
-        }
+        })
     }
 }
