@@ -13,7 +13,9 @@
 
 mod arena;
 
-pub use arena::{Arena, Building, CHUNK_BYTES, Chunk, Description, Slot, Status, Tag};
+pub use arena::{
+    Arena, Building, CHUNK_BYTES, CLAIMS_OF_CHUNK, Chunk, Description, Slot, Status, Tag,
+};
 
 use crate::Key;
 use std::sync::atomic::{

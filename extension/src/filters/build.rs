@@ -18,12 +18,10 @@ use crate::pause::is_left_out;
 use crate::pg::{self, Table, estimated_rows, for_each_version, is_standby};
 use crate::ring::{self, Ring, Slice};
 use idem_core::MessageId;
-use idem_core::filter::{Building, ClaimHash, Description, Status};
+use idem_core::filter::{Building, CLAIMS_OF_CHUNK, ClaimHash, Description, Status};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 
-/// The smallest number of claims for which a filter is prepared: such a filter fills one chunk.
-const LEAST_CLAIMS: u64 = 1 << 15;
 /// A filter that passes more of the claims that are not in its slice is too small.
 pub(super) const MOST_FALSE_POSITIVES: f64 = 0.01;
 
@@ -135,7 +133,8 @@ fn expected_claims(ring: &Ring, slice: Slice) -> u64 {
             .max(rows(ring.current()))
             .max(rows(ring.newest_sealed())),
     };
-    expected.max(LEAST_CLAIMS)
+    // The smallest filter fills one chunk.
+    expected.max(CLAIMS_OF_CHUNK)
 }
 
 /// Returns whether the transactions have ended that were writing to the slice when the filter was

@@ -37,7 +37,13 @@ pub const CHUNK_BYTES: usize = CHUNK_LINES * LINE_BYTES;
 const MAX_CHUNKS: u64 = (CHUNK_LINES * WORDS) as u64;
 /// The bits a claim of a filter, the best first. A filter gets the first size for which there is
 /// memory.
-const BITS_PER_CLAIM: [u64; 4] = [16, 12, 10, 8];
+const BITS_PER_CLAIM: [u64; 5] = [BEST_BITS, 16, 12, 10, 8];
+/// The best size. A filter of this size leaves at least half of the memory free. It passes one in
+/// ten thousand other claims, and each of these reads every segment of the slice. With 16 bits it
+/// would be one in a thousand.
+const BEST_BITS: u64 = 24;
+/// The largest number of claims for which the best filter has one chunk.
+pub const CLAIMS_OF_CHUNK: u64 = CHUNK_BYTES as u64 * 8 / BEST_BITS;
 
 /// The part of the state that says what a filter can be used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -156,7 +162,7 @@ impl Chunk {
 }
 
 /// The memory. `owners` has one entry for each chunk: 0 if the chunk is free, otherwise the number
-/// of its filter plus one (see [`Place`]).
+/// of its filter plus one (see `Place`).
 #[derive(Debug, Clone, Copy)]
 pub struct Arena<'a> {
     pub slots: &'a [Slot],
@@ -300,7 +306,11 @@ impl<'a> Arena<'a> {
         for (bits_per_claim, lines) in sizes {
             let count = lines.div_ceil(CHUNK_LINES as u64);
             let is_larger = lines * LINE_BYTES as u64 > least;
-            if !is_larger || count > MAX_CHUNKS || chunks_for(count) > free {
+            let most = match bits_per_claim {
+                BEST_BITS => free.saturating_sub(self.chunks.len() as u64 / 2),
+                _ => free,
+            };
+            if !is_larger || count > MAX_CHUNKS || chunks_for(count) > most {
                 continue;
             }
             // Another database may have taken chunks since they were counted.

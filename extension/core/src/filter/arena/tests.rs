@@ -10,7 +10,7 @@ const TAG: Tag = Tag {
     table: 16_384,
     incarnation: 7,
 };
-/// The number of claims that fill a chunk with the best number of bits a claim.
+/// The number of claims that fill a chunk with 16 bits a claim.
 const CLAIMS_OF_CHUNK: u64 = (CHUNK_LINES as u64) * 32;
 
 /// Owns the memory of an arena.
@@ -85,9 +85,9 @@ fn complete_filter_excludes_other_claims() {
     assert!(hits(arena, 1, TAG, 1_000..11_000) < 50);
     let filter = arena.describe(1).expect("a filter");
     assert_eq!(filter.status, Status::Complete);
-    assert_eq!((filter.capacity, filter.bits_per_claim), (1_000, 16));
-    assert_eq!(filter.bytes, 2_048);
-    assert!(filter.expected_false_positives < 0.003, "{filter:?}");
+    assert_eq!((filter.capacity, filter.bits_per_claim), (1_000, 24));
+    assert_eq!(filter.bytes, 3_008);
+    assert!(filter.expected_false_positives < 0.0002, "{filter:?}");
 }
 
 /// A slice is emptied and used again, or its number belongs to another table.
@@ -185,6 +185,19 @@ fn filter_invalidated_during_its_build_stays_invalid() {
     arena.invalidate(0, TAG.table);
     assert!(!filter.complete());
     assert_eq!(hits(arena, 0, TAG, 1_000..1_100), 100);
+}
+
+/// The best filters leave half of the memory for others.
+#[test]
+fn filter_gets_the_best_bits_while_half_of_the_memory_is_free() {
+    let memory = Memory::new(4, 6);
+    let arena = memory.arena();
+    let bits = |slot| arena.describe(slot).map(|filter| filter.bits_per_claim);
+    for slot in 0..4 {
+        built(arena, slot, TAG, 0..super::CLAIMS_OF_CHUNK);
+    }
+    assert_eq!([0, 1, 2].map(bits), [Some(24); 3]);
+    assert_eq!(bits(3), Some(16));
 }
 
 #[test]
