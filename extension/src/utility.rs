@@ -77,9 +77,8 @@ unsafe extern "C-unwind" fn on_utility(
     }
 }
 
-/// # Safety
-/// As for [`check_commit`].
+/// No Rust frame with a destructor is below this function, as for [`check_commit`].
 #[pg_guard]
-unsafe extern "C-unwind" fn close_kept_tables() {
+extern "C-unwind" fn close_kept_tables() {
     pg::close_kept_tables();
 }

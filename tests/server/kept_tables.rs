@@ -1,7 +1,7 @@
 //! The tables that a transaction keeps open for its next claim.
 
 use anyhow::{Result, ensure};
-use idem_testkit::{Database, Session};
+use idem_testkit::{Database, Session, until};
 
 async fn claim(session: &Session, id: &str) -> Result<bool> {
     let sql = format!("SELECT idem_try_claim('{id}', 'orders')");
@@ -121,26 +121,61 @@ async fn statement_that_changes_a_table_follows_a_claim() -> Result<()> {
     Ok(())
 }
 
-/// I1: another session rebuilds the index of a table that is kept open. Each claim is in the new
-/// index.
+/// I1: another session replaces the index of a table that is kept open. The next claim of the
+/// transaction opens the new index.
 #[tokio::test]
-async fn i1_claims_during_a_rebuild_are_in_the_new_index() -> Result<()> {
+async fn i1_kept_table_gets_the_index_that_replaces_its_own() -> Result<()> {
     let db = Database::without_worker("kept_reindex").await?;
-    let (session, admin) = (db.connect().await?, db.connect().await?);
+    let session = db.connect().await?;
+    let writers = [db.connect().await?, db.connect().await?];
+    let (admin, observer) = (db.connect().await?, db.connect().await?);
+    let rebuilder = admin.pid().await?;
+    // REINDEX also waits for a transaction that has a snapshot when REINDEX looks for snapshots. So
+    // no open transaction of this test runs a statement while REINDEX goes on.
+    let first = writers[0].pid().await?;
+    let second = writers[1].pid().await?;
+    let last = session.pid().await?;
+    let blocked_by = async |pid: i32| {
+        let is_blocked = format!("SELECT {pid} = ANY (pg_blocking_pids({rebuilder}))");
+        until("REINDEX waits", async || {
+            Ok(observer.text(&is_blocked).await? == "t")
+        })
+        .await
+    };
+    // The index that the session has locked, because the table is kept open.
+    let kept = "SELECT string_agg(relation::regclass::text, ',')
+                  FROM pg_locks JOIN pg_index ON indexrelid = relation
+                 WHERE pid = pg_backend_pid() AND indrelid = 'idem.inbox_standard_0'::regclass";
+    let index = "SELECT indexrelid FROM pg_index WHERE indisprimary
+                    AND indrelid = 'idem.inbox_standard_0'::regclass";
+
     ensure!(claim(&session, "warm").await?);
-    session.run("BEGIN").await?;
-    ensure!(claim(&session, "m0").await?);
-    let pid = admin.pid().await?;
+    let before = observer.text(index).await?;
+    writers[0].run("BEGIN").await?;
+    ensure!(claim(&writers[0], "w0").await?);
     let rebuilt = tokio::spawn(async move {
         admin
             .run("REINDEX TABLE CONCURRENTLY idem.inbox_standard_0")
             .await
     });
-    db.until_blocked(pid).await?;
+    // It waits for the first writer, builds the index, and then waits for the second one.
+    blocked_by(first).await?;
+    writers[1].run("BEGIN").await?;
+    ensure!(claim(&writers[1], "w1").await?);
+    writers[0].run("COMMIT").await?;
+    blocked_by(second).await?;
+    // This transaction begins with both indexes. Then the new one replaces the old one.
+    session.run("BEGIN").await?;
+    ensure!(claim(&session, "m0").await?);
+    assert_eq!(session.text(kept).await?, "idem.inbox_standard_0_pkey");
+    writers[1].run("COMMIT").await?;
+    blocked_by(last).await?;
+    ensure!(observer.text(index).await? != before);
     ensure!(claim(&session, "m1").await?);
+    assert_eq!(session.text(kept).await?, "idem.inbox_standard_0_pkey");
     session.run("COMMIT").await?;
     rebuilt.await??;
-    for id in ["warm", "m0", "m1"] {
+    for id in ["warm", "w0", "w1", "m0", "m1"] {
         ensure!(!claim(&session, id).await?, "{id}");
     }
     ensure_no_warnings(&session, "REINDEX")

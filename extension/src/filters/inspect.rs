@@ -75,7 +75,8 @@ fn too_small(filter: Description) -> Option<&'static str> {
     }
 }
 
-const TOO_SMALL: &str = "it is too small, and idem.filter_memory has no room for a larger one";
+const TOO_SMALL: &str =
+    "it is too small; the worker builds a larger one beside it, if idem.filter_memory has room";
 const REPLACED: &str = "it is too small; a larger one is being built beside it";
 const WAITS: &str = "it waits for transactions that were writing to the slice";
 const INVALID: &str = "another command than a claim inserted rows; the filter is built again";

@@ -221,7 +221,7 @@ async fn i1_full_filter_is_built_again_with_more_memory() -> Result<()> {
     writer
         .run("BEGIN; SELECT idem_try_claim('writer', 'd')")
         .await?;
-    // The smallest filter is prepared for 32,768 claims.
+    // The smallest filter is prepared for 21,845 claims.
     session
         .run(
             "BEGIN;

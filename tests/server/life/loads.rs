@@ -92,10 +92,29 @@ async fn i1_load_in_progress_stops_the_functions() -> Result<()> {
     session
         .run("SELECT idem_try_claim('before', 'orders')")
         .await?;
+    // A consumer is between two claims of one statement. It keeps the tables of its claim open.
+    session.run("SELECT pg_advisory_lock(1)").await?;
+    let consumer = Session::superuser(&server, "loading").await?;
+    let pid = consumer.pid().await?;
+    let claims = "DO $$ BEGIN
+                      FOR n IN 1..2 LOOP
+                          PERFORM idem_try_claim('open' || n, 'orders');
+                          PERFORM pg_advisory_lock(1);
+                      END LOOP;
+                  END $$";
+    let consumer = tokio::spawn(async move { consumer.refused(claims).await });
+    until("the consumer waits", async || {
+        let is_blocked = format!("SELECT cardinality(pg_blocking_pids({pid})) > 0");
+        Ok(session.text(&is_blocked).await? == "t")
+    })
+    .await?;
     let restore = Session::superuser(&server, "loading").await?;
     restore
         .run("BEGIN; INSERT INTO idem.inbox_standard_0 SELECT * FROM idem.inbox_standard_1")
         .await?;
+    session.run("SELECT pg_advisory_unlock(1)").await?;
+    let refusal = consumer.await??;
+    assert_eq!(refusal.sqlstate, "58000", "{refusal:?}");
     assert_restoring(&session).await?;
     restore.run("ROLLBACK").await?;
     let claim = "SELECT idem_try_claim('after', 'orders')";

@@ -115,8 +115,6 @@ struct Filter {
 #[repr(C)]
 #[derive(Debug, Default)]
 struct Figures {
-    /// The number of claims for which the filter was prepared.
-    capacity: AtomicU64,
     bits_per_claim: AtomicU64,
     look_ups: AtomicU64,
     false_positives: AtomicU64,
@@ -210,9 +208,7 @@ impl Place {
 pub struct Description {
     pub tag: Tag,
     pub status: Status,
-    /// The number of claims for which the filter was prepared.
-    pub capacity: u64,
-    /// The number of bits for each of these claims.
+    /// The number of bits for each claim for which the filter was prepared.
     pub bits_per_claim: u64,
     /// Whether a larger filter is being built beside it.
     pub is_being_replaced: bool,
@@ -321,7 +317,6 @@ impl<'a> Arena<'a> {
             filter.incarnation.store(tag.incarnation, Relaxed);
             filter.lines.store(lines, Relaxed);
             filter.first.store(first, Relaxed);
-            figures.capacity.store(claims, Relaxed);
             figures.bits_per_claim.store(bits_per_claim, Relaxed);
             figures.look_ups.store(0, Relaxed);
             figures.false_positives.store(0, Relaxed);
@@ -406,7 +401,6 @@ impl<'a> Arena<'a> {
         (status != Status::None).then(|| Description {
             tag: filter.tag(),
             status,
-            capacity: figures.capacity.load(Relaxed),
             bits_per_claim: figures.bits_per_claim.load(Relaxed),
             is_being_replaced: false,
             bytes: filter.lines.load(Relaxed) * LINE_BYTES as u64,
