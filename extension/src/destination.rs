@@ -1,5 +1,16 @@
 //! Destinations: names interned as numbers, and the rings that decide how long their claims are
 //! remembered.
+//!
+//! A cache of the backend maps names to numbers. The row of a new name is visible to every
+//! transaction at once, and stays when its creator rolls back (`pg::permanent`). So no claim waits
+//! for the first claim of its destination, except for the same message. While a publication
+//! contains the table, the row stays part of its transaction, because subscribers get no row of a
+//! transaction that rolls back. The number is the largest one in use plus one, read and inserted
+//! under a lock that is released at once: a sequence would use up a number with each retry.
+//!
+//! `idem_configure` moves a destination to another ring. It locks all claims out, so no claimer
+//! writes the ring that the destination has left. Claims look into that ring until it has forgotten
+//! all claims from before that time.
 
 use crate::errors::{Error, Result};
 use crate::pg::{self, Found, Inserter, Lookup, Table, condition, insert_permanently, look_again};

@@ -1,5 +1,10 @@
 //! Forgets a message: its claim, and its external calls with what was recorded as their results.
 //! The next execution of the message begins as the first one did.
+//!
+//! The claim is deleted from each slice, again and again until nothing is deleted and the slices
+//! are the same as before: while a ring opens a segment or a slice, a claim has two rows. Until it
+//! has deleted a row, it waits for a claim in progress. Later such a claim is a new one, or its
+//! claimer loses and waits for this transaction.
 
 use crate::claim;
 use crate::errors::Result;

@@ -1,4 +1,11 @@
 -- Dead letters: how they are found, requeued, discarded and forwarded.
+--
+-- The content of a dead letter is in idem.dead_letter, and its pending row stays, so that a
+-- redelivery is recognized. A claim deletes the pending row only. So a dead letter without a dead
+-- pending row is one of a processed message, which is never requeued or forwarded (55000). A
+-- requeued message is a received one, with a new seq, no attempts and no errors. idem_discard and
+-- idem_forward claim the message, so a redelivery is a duplicate; idem_discard of a processed
+-- message claims nothing.
 
 CREATE FUNCTION idem.check_error_like(pattern text, what text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp

@@ -3,6 +3,17 @@
 -- has committed, and not again while it is waited for, because a new list at each check might never
 -- be empty. It is stored in a table, so a maintainer that waits can end, and the next one
 -- continues.
+--
+-- The fence of a ring lists the transactions with the lock of ring::enter: claims, also duplicates,
+-- and all other functions that write messages, leases, effects, external calls or dead letters.
+-- Prepared transactions are listed too. A transaction that enters later sees the new state. All
+-- rings share the lock on idem.ring, so an open transaction delays the next fence of every ring. A
+-- fence that passes late only delays the rotation: claims are stored twice for longer, or the slice
+-- that left the ring is kept for longer.
+--
+-- The row names the server run: the database, and a random number that shared memory gets at each
+-- start and after each crash. Virtual transaction ids have no meaning in another database or after
+-- a crash. For another step or another run a new list is read, which is later and therefore safe.
 
 CREATE FUNCTION idem.fence(fence_name text, step text, relation regclass) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp

@@ -3,7 +3,9 @@
 -- holds payloads, these payloads are copied to the current slice.
 --
 -- Each execution of idem.rotate_payloads does at most one short step. No step waits for a lock that
--- a claimer holds.
+-- a claimer holds. The current slice changes without a fence. A receiver that began before may
+-- still write into the old slice, so this slice is checked for payloads in use only after the
+-- fence.
 
 CREATE FUNCTION idem.payload_table(slice integer) RETURNS regclass
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp

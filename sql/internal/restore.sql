@@ -7,7 +7,9 @@
 -- does nothing, and the functions for users fail with 58000. If one transaction loads all tables of
 -- state, its commit ends the restore. Otherwise idem_finish_restore does, because the state does
 -- not show whether all slices are loaded. A database in which the rows of state belong to different
--- installations is being restored too. extension/src/ring/{installation,loads}.rs decide.
+-- installations is being restored too. extension/src/ring/{installation,loads}.rs decide. The error
+-- is not 55000: clients treat that as a claim or a lease that is not held, so a consumer would
+-- reject each message.
 
 CREATE FUNCTION idem.missing_of_restore() RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off

@@ -7,6 +7,11 @@
 -- wait for the lock of the other table. A maintainer first locks idem.pending_rotation, and gives
 -- up if another maintainer holds this lock. Otherwise two maintainers that have read a table could
 -- both wait for its lock, which is a deadlock.
+--
+-- A writer locks the current table and then checks that it still is the current one. The old table
+-- keeps its rows until the next rotation, for a dump with an older snapshot. The row of a message
+-- of a broker that has been due for longer than the longest retention is not copied: if the message
+-- is redelivered, its attempts are counted from the beginning.
 
 CREATE FUNCTION idem.pending_table(table_number integer) RETURNS regclass
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp

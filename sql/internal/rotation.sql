@@ -12,7 +12,18 @@
 --   emptying  -> steady     after the fence no transaction reads the oldest slice: TRUNCATE
 --
 -- So each two states that transactions use at the same time have a segment that both write, and its
--- unique index decides between their claims. When a segment ends: see segments.sql.
+-- unique index decides between their claims. Every other claim was committed, or rolled back,
+-- before they entered. When a segment ends: see segments.sql.
+--
+-- A slice is rotated when its period has passed, however many segments were used. A step that
+-- truncates waits at most 50 ms for its lock, because every session that needs the table waits
+-- behind this request.
+--
+-- The outbox has no opening, because effects are searched in all its slices. A transaction that
+-- entered before its rotation can still append to the sealed slice. The fence before the TRUNCATE
+-- waits for it, and the outbox does not rotate again before that. Its retention is one and a half
+-- times that of the longest ring: a claim is remembered for at most 1.17 times its retention, plus
+-- delays.
 --
 -- The trigger publish on idem.ring sends the invalidation when a step commits.
 --

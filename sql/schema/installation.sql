@@ -1,5 +1,9 @@
 -- The identity of the installation, which a failover, a dump and an update keep, and what a restore
 -- has loaded: see sql/internal/restore.sql.
+--
+-- The message identity is a column here and no setting: a standby with another value in its
+-- postgresql.conf would process every message again after its promotion. With the identity `id`
+-- all claims have the destination `*`.
 
 CREATE TABLE idem.installation (
     id               int2 NOT NULL DEFAULT 1,

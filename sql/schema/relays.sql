@@ -4,6 +4,10 @@
 -- pos is the fencing token of the batch that it leases. If one row were updated ten times a second,
 -- readers would have to pass all its versions that the oldest snapshot keeps. With appended rows
 -- the newest row is always the first that the index returns. Two tables are used in rotation.
+--
+-- CREATE EXTENSION creates the relay with id 1. Its row is kept when it is dropped, because a
+-- restore would bring it back otherwise. The rows of other relays are deleted, and their ids are
+-- not used again.
 
 CREATE SEQUENCE idem.relay_id_seq AS int4 START 2;
 CREATE SEQUENCE idem.progress_pos_seq;

@@ -1,5 +1,10 @@
 -- The kinds of roles and their privileges. PUBLIC has no privileges. A role gets EXECUTE on the
 -- functions and SELECT on the views of its kinds, and no privilege on a table.
+--
+-- The kinds of a role are recorded as EXECUTE on the marker functions idem.granted_<kind>(). The
+-- other privileges do not show them, because kinds overlap: a consumer has every privilege of a
+-- receiver. A table of roles would be wrong after a role is renamed or dropped, or after a restore
+-- into another cluster.
 
 CREATE TABLE idem.kind_of_role (
     kind      text NOT NULL,

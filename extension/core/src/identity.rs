@@ -1,4 +1,7 @@
-//! Maps the sender's message id to the 16-byte key that is claimed.
+//! Maps the sender's message id to the 16-byte key that is claimed: the UUID itself, or the first
+//! half of the SHA-256 of the text, which SQL and every programming language can compute. The text
+//! is stored beside the key. If a row has the same key and another text, a claim fails (23000): it
+//! is never a silent duplicate.
 
 use crate::error::{Invalid, check_len};
 use crate::limits::{ID_BYTES, NAME_BYTES};

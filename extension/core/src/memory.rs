@@ -1,6 +1,11 @@
 //! Allocations whose size depends on the data of the caller. A failed Rust allocation ends the
 //! process, and PostgreSQL then restarts all sessions. The functions of this module return an error
-//! instead.
+//! instead (53200).
+//!
+//! The memory for one element of a list is freed before the next element is processed
+//! (`pg::Scratch`). Before a backend reads or writes `jsonb`, it requests the largest amount that
+//! it can need: if PostgreSQL ran out of memory during many small requests, it would have none left
+//! to report the error.
 
 /// An allocation of this number of bytes failed: SQLSTATE 53200.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

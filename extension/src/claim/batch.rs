@@ -1,4 +1,8 @@
 //! Claims many messages of one destination in one function call.
+//!
+//! The messages are claimed in the order of their keys, so two transactions that each claim one
+//! batch of a destination cannot deadlock. The second of two equal ids is a duplicate. A lease
+//! fails the whole batch with 55P03.
 
 use super::{ClaimWriter, Outcome, Terms};
 use crate::destination;

@@ -1,8 +1,23 @@
 //! Rejects lone claims. A claim is lone if its transaction does no other work.
 //!
 //! A lone claim is committed before the message is processed. If the processing then fails, the
-//! message is lost, because its redelivery is a duplicate. So a claim function fails if its
-//! statement is outside a transaction block and does nothing but claim.
+//! message is lost, because its redelivery is a duplicate. So a claim function fails if all of this
+//! is true:
+//!
+//! - The statement is outside a transaction block, a subtransaction and a pipeline.
+//! - Its portal is one of the protocol and no cursor, and runs one SELECT without subqueries. A
+//!   cursor is recognized by its options, because some drivers give names to other portals.
+//! - The plan is a Result without children, a FunctionScan or a ValuesScan, with at most LIMIT and
+//!   a set-returning function above it.
+//! - The only volatile functions in it are the claims, `idem_is_claimed` and `idem_effects`.
+//!   Functions of idem that write, such as `idem_send`, are work: a statement that claims a message
+//!   and sends another one is a complete consumer.
+//!
+//! The first statement of a pipeline without BEGIN looks the same, and fails too. Other forms are
+//! accepted, for example EXECUTE, aggregates, UNION, a CTE, a subquery, a volatile built-in
+//! function beside the claim, and COPY. So the check finds a common mistake, but not every mistake.
+//! `idem_claim_in_block` accepts a PL/pgSQL block with EXCEPTION and the second statement of a
+//! pipeline, because the server reports a transaction block for both.
 
 use crate::errors::{Error, Result};
 use crate::pg::ensure_writable;

@@ -1,10 +1,43 @@
 //! The claim: the right to process a message. Only one transaction gets it.
 //!
-//! A claim looks its key up in the sealed slices, in the current slice and, while the ring opens
-//! the next slice, there too. It does not read a slice whose filter excludes the key (see
-//! `filters`). It then inserts a row into the present segment of the current slice and, while the
-//! ring opens a segment or a slice, into that one. The message is claimed if every insert succeeds
-//! and no lease protects the message (see `pending`).
+//! [`ClaimWriter::decide`] has the steps. They use no SPI, no plan and no snapshot of the
+//! transaction. A dirty snapshot does not depend on the isolation level, so two claims never cause
+//! 40001.
+//!
+//! **Two claimers of one key.** The second finds the row of the first in progress, and waits for
+//! the end of that transaction. If it commits, the second is a duplicate; if it rolls back, also to
+//! a savepoint before the claim, the second inserts. If both have looked before either inserted,
+//! the unique index of their common segment lets one insert succeed, and the other looks again. It
+//! looks only into the segment of the conflict, because its own row may be in the segment before.
+//!
+//! **Two written segments.** A claim is in all written segments or in none. Its second insert can
+//! conflict too: the other claimer has entered later, when the ring had advanced, and has written
+//! only this segment. The claimer waits for it. If the other commits, the claimer deletes its row
+//! in the first segment. It recognizes its row by the xmin, because the index can return the row of
+//! another loser first.
+//!
+//! **A deleted row** is in progress for other sessions until its transaction ends. If the row of a
+//! committed claim exists too, the message is a duplicate for them, and they do not wait
+//! (`pg::find_in`).
+//!
+//! **Ordinary inserts.** A speculative insertion takes a lock and writes one more record of WAL. It
+//! is needed only if another claimer inserts the same message at the same moment. So the claimer
+//! that is the first to add its claim to a complete hint inserts its row as INSERT does. If it
+//! loses, it deletes its row and waits for the winner. Two losers with deleted rows would wait for
+//! each other, so at most one open claimer is the first: a claimer locks the slice before it adds
+//! its claim, and a filter is complete only after the earlier writers have ended. With `wal_level =
+//! logical` all insertions are speculative, because subscribers would get the deleted row. A
+//! deadlock remains possible when a transaction deletes the claim of the winner with `idem_forget`
+//! and claims the message again while the loser waits for it.
+//!
+//! **Locks.** `idem.ring` and the written slices stay locked until the end of the transaction. The
+//! locks of other look-ups are released at once, because before PostgreSQL 18 a backend has 16
+//! fast-path lock slots. A claimer that waits does not lock the pending table, unless it has
+//! written a pending row before: the rotation of this table would wait for that claim.
+//!
+//! **Expired.** Every claim since `remembers_since` of a ring is found. A claim of a message that
+//! was sent before that may have been forgotten, also by a ring that its destination has left. With
+//! `sent_at` the outcome is then `expired`, unless the claim is found.
 
 mod batch;
 mod inspect;

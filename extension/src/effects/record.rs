@@ -1,4 +1,12 @@
 //! Appends effects to the outbox in the transaction that holds the claim.
+//!
+//! The row of an effect contains the time of its claim, and [`read`](super::read) returns only the
+//! effects with the time of the present claim. So the effects of an execution that was forgotten
+//! are not returned. `now()` would be the same for several transactions of one simple query, and
+//! transaction ids do not survive a dump.
+//!
+//! The transaction id is assigned before the first sequence number is taken. Relays depend on this
+//! order: see sql/internal/batches.sql.
 
 use crate::claim::Claimed;
 use crate::errors::Result;

@@ -1,4 +1,11 @@
 //! The due messages of a destination, in the order in which `idem_next` returns them.
+//!
+//! Of the messages of an ordering key only the head can be handed out. A valid lease blocks the
+//! whole key. Otherwise the head is the message with the lowest `seq` among the expired leases, the
+//! messages that wait for a retry, and the ready messages that are due. If the head waits for its
+//! retry, the key waits. A ready message with `deliver_after` in the future and a dead letter do
+//! not block their key. A receiver takes `seq` before its commit, so a message whose receiver
+//! commits late can be overtaken.
 
 use super::row::{LeaseState, State, column, errors};
 use crate::pg::{Latest, Table, Walk, condition, null_condition};

@@ -1,4 +1,14 @@
 //! `idem_next`: leases received messages that are due and returns them with their payloads.
+//!
+//! An attempt is counted when its lease begins and not when it fails, so a crash of the consumer
+//! counts. When a message crashes its consumer, the leases of all messages that were leased
+//! together expire. So each message with an expired lease is then handed out alone, and a later
+//! crash counts only for the message that causes it.
+//!
+//! For each destination only one session at a time hands out messages with ordering keys: it enters
+//! the rings and locks the row of the destination until its transaction ends. Otherwise two
+//! sessions could lease two messages of one key, because neither sees the uncommitted lease of the
+//! other.
 
 use super::acquire::next_token;
 use super::due::Due;

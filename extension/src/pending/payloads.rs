@@ -1,4 +1,9 @@
 //! The payloads of received messages. A pending message refers to the slice that holds its payload.
+//!
+//! Each function that stores a payload checks `idem.max_payload`, which is at most 256 MB: the text
+//! of a `bytea` has twice as many bytes, and a row has at most 1 GB. A larger payload can only come
+//! from a write around these functions. `idem_next` makes such a message a dead letter, and
+//! `idem_relay_next` parks such an effect, so the messages behind it are returned.
 
 use crate::errors::{Error, Result};
 use crate::pg::{Lookup, Table, condition, size_of};

@@ -1,5 +1,15 @@
 //! Receives messages durably: stores a message, so that its broker can remove it. The message is
 //! processed later.
+//!
+//! A receiver first waits for a claim in progress of the message, also if the message is already
+//! received. After a commit of the claim the message is known. Otherwise the pending row decides:
+//!
+//! - No row: the receiver writes a speculative one. Other transactions wait for it.
+//! - A row without a payload that is not dead, of a message that a consumer of a broker has leased
+//!   or failed: the payload is stored with this row, which keeps its lease and its attempts, and
+//!   gets a new `seq`. The receiver waits for a transaction that is claiming or completing the
+//!   message, because its rollback would leave the message nowhere.
+//! - A row with a payload, or a dead row: the message is known.
 
 use super::acquire::next_seq;
 use super::row::{LeaseState, NewRow, Received, State, column};

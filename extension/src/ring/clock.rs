@@ -6,6 +6,13 @@
 //! before a restart to the first reading after the restart. So a jump of the wall clock does not
 //! change `ran`, and after downtime a ring only remembers its claims for longer. `idem.tick`
 //! (sql/internal/clock.sql) stores the readings.
+//!
+//! A clock that adds up the differences of the wall clock, with a limit for each difference, was
+//! considered. No limit is correct: it must be larger than the longest pause between two passes,
+//! and much smaller than the shortest retention.
+//!
+//! With `zero_at` a reading is converted into a time of the wall clock, for comparisons with
+//! `sent_at` and for output.
 
 use super::interval::interval;
 use crate::errors::Error;

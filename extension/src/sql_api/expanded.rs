@@ -1,5 +1,8 @@
 //! Rejects `(f(…)).*` for functions that write and return a row. PostgreSQL expands it into
-//! `(f(…)).a, (f(…)).b`, and calls the function once for each column.
+//! `(f(…)).a, (f(…)).b`, and calls the function once for each column. A second `idem_acquire` would
+//! find the first lease, and a second `idem_begin_call` would count another attempt. A second
+//! `idem_claim` finds the first claim and returns the rest of its row, so it needs no check.
+//! Functions that return sets are called once.
 
 use crate::errors::{Error, Result};
 use pgrx::pg_sys;
