@@ -17,9 +17,11 @@ mod package;
 mod psql;
 mod server;
 mod setup;
+mod site;
 mod step;
 mod suite;
 mod test;
+mod tool;
 
 use std::process::ExitCode;
 
@@ -104,6 +106,8 @@ enum Command {
     },
     /// Make a directory tree ready for `/`, and Debian packages of the extension and of idem-relay
     Package,
+    /// Make a book of the documentation
+    Site,
     /// Fail when files of a published crate, or of the extension, import each other in a circle
     LintModules,
     /// Write the install script of a release to sql/install: it must not change any more
@@ -147,6 +151,7 @@ fn run(arguments: Arguments) -> Result<()> {
         Command::Bench { arguments } => bench::bench(&context, &arguments),
         Command::Psql { database } => psql::psql(&context, &database),
         Command::Package => package::package(&context),
+        Command::Site => site::site(&context),
         Command::LintModules => lint_modules::lint(&context),
         Command::Snapshot => {
             let path = install_script::release(&context.root)?;

@@ -2,7 +2,7 @@
 //! the program `idem-relay`.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
@@ -10,7 +10,7 @@ use xshell::cmd;
 
 use crate::build::{self, Variant};
 use crate::context::Context;
-use crate::{install_script, setup, step};
+use crate::{install_script, setup, step, tool};
 
 const CARGO_DEB: &str = "3.8.0";
 
@@ -27,7 +27,7 @@ pub fn package(context: &Context) -> Result<()> {
     cmd!(sh, "strip --strip-unneeded {library}").quiet().run()?;
     println!("{}", tree.display());
 
-    let cargo_deb = cargo_deb(context)?;
+    let cargo_deb = tool::install(context, "cargo-deb", CARGO_DEB)?;
     let variant = format!("--variant={}", context.feature());
     for arguments in [
         &["--package=idem", "--no-build", &variant][..],
@@ -39,19 +39,6 @@ pub fn package(context: &Context) -> Result<()> {
         step::show(command)?;
     }
     Ok(())
-}
-
-/// Installs cargo-deb in the target directory, and returns its path.
-fn cargo_deb(context: &Context) -> Result<PathBuf> {
-    let root = context.target().join("tools");
-    let mut install = context.cargo(["install", "cargo-deb", "--locked", "--version", CARGO_DEB]);
-    install.arg("--root").arg(&root);
-    step::run(
-        "installing cargo-deb",
-        install,
-        "run `cargo install cargo-deb` to see all errors",
-    )?;
-    Ok(root.join("bin/cargo-deb"))
 }
 
 /// The symbol that `extension/src/pause.rs` exports.
