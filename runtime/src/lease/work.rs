@@ -27,6 +27,10 @@ impl LeaseContext {
         }
     }
 
+    pub(crate) fn held(&self) -> &Held {
+        &self.held
+    }
+
     /// Returns the id of the message.
     pub fn id(&self) -> &MessageId {
         self.held.id()

@@ -1,6 +1,13 @@
 //! Messages that share a transaction: the choice of the messages, the transaction, and the results.
+//!
+//! They are claimed in one statement. The handlers run one after the other, and all effects are
+//! recorded with the COMMIT. Before each handler but the first, one statement checks that the
+//! functions of idem can still be called, without a round trip of its own. So a batch fails if a
+//! handler has left it with another role or `search_path`, or with a failed statement behind a
+//! savepoint. A savepoint that a successful handler has left open is not detected: a later handler
+//! that rolls back to it undoes the work of the earlier one.
 
-use std::{mem, sync::Arc};
+use std::mem;
 
 use deadpool_postgres::Pool;
 use idem_client::{Effect, Error as Call, ErrorKind, MessageId};
@@ -8,76 +15,95 @@ use tracing::Instrument;
 
 use super::{
     counting::counts,
+    doubt::Doubt,
+    prepare::{Ready, conclude_caught, prepare_caught},
+    processed::ProcessResult,
     session::Session,
     settings::Settings,
-    task::{Doubt, ProcessResult, Ready, Task},
+    task::Task,
+    under_lease::process_alone,
     work::Work,
 };
 use crate::{
-    Error, Processed,
+    Error, Message, Processed,
     policy::{OnDuplicate, Style},
     telemetry,
 };
 
 /// A message and its position in the batch.
-pub(super) type Placed = (usize, Ready);
+type Placed = (usize, Ready);
 
-/// A batch: the results until now, and the messages that will share the next transaction.
-pub(super) struct Batch {
-    /// The number of messages that were added.
-    count: usize,
-    group: Vec<Placed>,
-    results: Vec<(usize, ProcessResult)>,
-}
+/// The results of a batch until now, with the positions of their messages.
+type Results = Vec<(usize, ProcessResult)>;
 
-impl Batch {
-    pub(super) fn new(capacity: usize) -> Self {
-        Self {
-            count: 0,
-            group: Vec::new(),
-            results: Vec::with_capacity(capacity),
-        }
-    }
-
-    /// Adds a message that needs no further step.
-    pub(super) fn add_done(&mut self, result: ProcessResult) {
-        self.results.push((self.count, result));
-        self.count += 1;
-    }
-
-    /// Adds a message. Returns the groups that must be processed now.
-    pub(super) fn add(&mut self, ready: Ready) -> [Vec<Placed>; 2] {
-        let shares = shares_transaction(&ready);
-        let last = self.group.last().map(|(_, last)| &last.destination);
-        let follows = shares && last.is_none_or(|last| *last == ready.destination);
-        let before = match follows {
-            true => Vec::new(),
-            false => self.take_group(),
+/// Processes messages, as many in one transaction as possible. Returns one result for each message,
+/// in the order of the messages.
+pub(super) async fn process_in_groups(
+    settings: &Settings,
+    pool: &Pool,
+    messages: &[Message],
+    handler: &impl Work,
+) -> Vec<ProcessResult> {
+    let mut results: Results = Vec::with_capacity(messages.len());
+    // The messages that will share the next transaction.
+    let mut group: Vec<Placed> = Vec::new();
+    for (place, message) in messages.iter().enumerate() {
+        let ready = match prepare_caught(settings, message).await {
+            Ok(ready) => ready,
+            Err(result) => {
+                results.push((place, result));
+                continue;
+            }
         };
-        self.group.push((self.count, ready));
-        self.count += 1;
+        let shares = shares_transaction(&ready);
+        let last = group.last().map(|(_, last)| &last.destination);
+        if !shares || last.is_some_and(|last| *last != ready.destination) {
+            process_group(settings, pool, mem::take(&mut group), handler, &mut results).await;
+        }
+        group.push((place, ready));
         // A message that shares no transaction is processed at once: with `Store::Memory` it holds
         // a turn until it is processed, and a duplicate later in the batch would wait for that turn
         // forever.
-        let alone = match shares {
-            true => Vec::new(),
-            false => self.take_group(),
+        if !shares {
+            process_group(settings, pool, mem::take(&mut group), handler, &mut results).await;
+        }
+    }
+    process_group(settings, pool, group, handler, &mut results).await;
+    results.sort_by_key(|(place, _)| *place);
+    results.into_iter().map(|(_, result)| result).collect()
+}
+
+/// Processes the messages of a group in one transaction. If it fails, they are processed one by
+/// one.
+async fn process_group(
+    settings: &Settings,
+    pool: &Pool,
+    group: Vec<Placed>,
+    handler: &impl Work,
+    results: &mut Results,
+) {
+    let mut doubt = Doubt::default();
+    if group.len() > 1 {
+        match batch_transaction(settings, pool, &group, handler).await {
+            Ok(processed) => {
+                for ((place, ready), processed) in group.into_iter().zip(processed) {
+                    let result = conclude_caught(settings, ready, Ok(processed)).await;
+                    results.push((place, result));
+                }
+                return;
+            }
+            Err(error) => doubt.note(&error),
+        }
+    }
+    let mut skipped = None;
+    for (place, ready) in group {
+        let result = match skipped.take() {
+            Some(error) => Err(error),
+            None => process_alone(settings, pool, &ready, handler, doubt.clone()).await,
         };
-        [before, alone]
-    }
-
-    pub(super) fn take_group(&mut self) -> Vec<Placed> {
-        mem::take(&mut self.group)
-    }
-
-    pub(super) fn set(&mut self, place: usize, result: ProcessResult) {
-        self.results.push((place, result));
-    }
-
-    /// Returns one result for each message, in the order of the messages.
-    pub(super) fn into_results(mut self) -> Vec<ProcessResult> {
-        self.results.sort_by_key(|(place, _)| *place);
-        self.results.into_iter().map(|(_, result)| result).collect()
+        let result = conclude_caught(settings, ready, result).await;
+        skipped = skip_error(&result, &doubt);
+        results.push((place, result));
     }
 }
 
@@ -95,15 +121,14 @@ fn shares_transaction(ready: &Ready) -> bool {
 
 /// If the database was still unavailable after all attempts for the message `before`, the next
 /// message is not attempted. Returns the error for that next message.
-pub(super) fn skip_error(before: &ProcessResult, doubt: &Doubt) -> Option<Error> {
+fn skip_error(before: &ProcessResult, doubt: &Doubt) -> Option<Error> {
     let is_away = before.as_ref().is_err_and(|error| is_away(error, doubt));
-    is_away.then(|| match doubt {
-        Some(cause) => Call::AmbiguousCommit(Arc::clone(cause)).into(),
-        None => Error::Pool(
+    is_away.then(|| {
+        doubt.in_place_of(Error::Pool(
             "the message was not attempted, because the database was unavailable for the message \
              before it"
                 .into(),
-        ),
+        ))
     })
 }
 
@@ -116,7 +141,7 @@ fn is_away(error: &Error, doubt: &Doubt) -> bool {
             error.kind(),
             ErrorKind::ConnectionLost | ErrorKind::PoolExhausted
         ),
-        Error::Client(Call::AmbiguousCommit(_)) => doubt.is_some(),
+        Error::Client(Call::AmbiguousCommit(_)) => doubt.is_open(),
         _ => false,
     }
 }
@@ -124,7 +149,7 @@ fn is_away(error: &Error, doubt: &Doubt) -> bool {
 /// Claims all messages, runs the handler for the new ones one after the other, records and commits.
 /// An error applies to all messages. Nothing is claimed after an error, unless the error is
 /// [`Call::AmbiguousCommit`]: then either everything was committed or nothing.
-pub(super) async fn batch_transaction(
+async fn batch_transaction(
     settings: &Settings,
     pool: &Pool,
     group: &[Placed],

@@ -1,15 +1,10 @@
-//! Decides which attempts of eager and reactive handlers the database counts, and what happens
-//! with a counted attempt that failed.
+//! Decides which attempts of eager and reactive handlers the database counts.
 
 use deadpool_postgres::Pool;
 use idem_client::{ErrorKind, lease::Held};
 
-use super::{
-    environment::caused_by_environment,
-    leases::Leases,
-    task::{Doubt, Ready},
-};
-use crate::{Error, Processed, connection::has_two, lease::extend_on, policy::Policy};
+use super::{doubt::Doubt, prepare::Ready};
+use crate::{Error, connection::has_two, lease::extend_on, policy::Policy};
 
 /// The name of this feature in an error message. It needs two connections at once.
 const COUNTING: &str = "counting the attempts of a handler";
@@ -38,26 +33,6 @@ pub(super) fn counts(ready: &Ready) -> bool {
     policy.count_attempts && ready.id.is_some() && !is_first && !inbox_counts
 }
 
-/// Ends the lease of a failed attempt, and returns the outcome of the message. The attempt stays
-/// counted, unless the environment caused the error: then the lease is released without counting.
-pub(super) async fn end_failed_attempt(
-    leases: &Leases<'_>,
-    held: &Held,
-    error: Error,
-) -> Result<Processed, Error> {
-    match error {
-        // The environment caused the error of the handler, so the attempt does not count.
-        Error::Handler(ref handler) if caused_by_environment(&error) => {
-            leases.give_back(held, &handler.to_string()).await?;
-            Err(error)
-        }
-        // The handler is the cause. This includes a handler that lost its connection in each
-        // attempt, because the database could be reached at the start of each attempt.
-        Error::Handler(_) => leases.count_failure(held, error).await,
-        _ => leases.not_completed(held, error).await,
-    }
-}
-
 /// Waits for the transaction with an unknown result, which may have completed the lease.
 ///
 /// The renewal of the lease waits for that transaction. If the renewal fails with `NotClaimed`, the
@@ -69,7 +44,7 @@ pub(super) async fn resolve(doubt: &mut Doubt, held: &Held, pool: &Pool) -> Resu
         .err()
         .is_none_or(|error| error.kind() == ErrorKind::NotClaimed)
     {
-        *doubt = None;
+        doubt.resolve();
     }
     extended
 }

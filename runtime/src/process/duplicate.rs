@@ -2,14 +2,8 @@
 //! claimed.
 
 use idem_client::{MessageId, effects};
-use tracing::info;
 
-use super::{
-    claim::ClaimOutcome,
-    session::Session,
-    settings::Settings,
-    task::{Ready, Task},
-};
+use super::{claim::ClaimOutcome, session::Session, task::Task};
 use crate::{
     Error, Processed,
     policy::OnDuplicate,
@@ -55,31 +49,5 @@ pub(super) async fn not_claimed(
                 _ => Vec::new(),
             },
         }),
-    }
-}
-
-/// Does what the policy requires for a duplicate: nothing, a log message, or the callback.
-pub(super) async fn after_duplicate(
-    settings: &Settings,
-    ready: &Ready,
-    processed: &Processed,
-) -> Result<(), Error> {
-    let Processed::Duplicate { effects } = processed else {
-        return Ok(());
-    };
-    match (ready.policy().on_duplicate, &settings.on_duplicate) {
-        (OnDuplicate::Log, _) => {
-            let id = ready.id.as_ref().map(MessageId::to_string);
-            info!(
-                destination = ready.destination.as_str(),
-                message_id = id,
-                "a duplicate is acknowledged"
-            );
-            Ok(())
-        }
-        (OnDuplicate::Effects, Some(callback)) => callback(ready.message.clone(), effects.clone())
-            .await
-            .map_err(Error::Handler),
-        _ => Ok(()),
     }
 }

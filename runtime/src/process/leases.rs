@@ -2,19 +2,20 @@
 //! after it. Each step is a transaction of its own.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
 use idem_client::{
-    Effect, Error as Call, ErrorKind, MessageId,
+    Effect, ErrorKind, MessageId,
     lease::{Held, Lease, acquire},
 };
 
 use super::{
+    doubt::Doubt,
     duplicate::{duplicate, is_claimed},
     environment::{caused_by_environment, handler_error_caused_by_environment},
-    task::{Doubt, Task},
+    task::Task,
 };
 use crate::{
     Error, HandlerError, Processed, Settlement,
@@ -125,9 +126,8 @@ impl<'t> Leases<'t> {
                 held.complete(&**client, recorded).await
             });
             completed.await.inspect_err(|error| {
-                if let Error::Client(Call::AmbiguousCommit(cause)) = error {
-                    *doubt.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(cause));
-                }
+                let mut doubt = doubt.lock().unwrap_or_else(PoisonError::into_inner);
+                doubt.note(error);
             })
         });
         match completed.await {
@@ -137,7 +137,7 @@ impl<'t> Leases<'t> {
             Err(error) if error.kind() == ErrorKind::NotClaimed => self.not_held().await,
             Err(error) => {
                 let doubt = doubt.into_inner().unwrap_or_else(PoisonError::into_inner);
-                Err(doubt.map_or(error, |cause| Call::AmbiguousCommit(cause).into()))
+                Err(doubt.in_place_of(error))
             }
         }
     }
@@ -172,7 +172,11 @@ impl<'t> Leases<'t> {
                 self.give_back(held, &error.to_string()).await?;
                 Err(error)
             }
-            _ => self.count_failure(held, error).await,
+            // An error that no other attempt can correct.
+            _ if matches!(error.settlement(), Settlement::Reject { .. }) => {
+                self.failed(held, HandlerError::terminal(error)).await
+            }
+            _ => self.failed(held, HandlerError::from(error)).await,
         }
     }
 
@@ -184,23 +188,6 @@ impl<'t> Leases<'t> {
             true => self.duplicate().await,
             false => Err(Error::LeaseLost),
         }
-    }
-
-    /// Like [`failed`](Self::failed), for an error of the handler or of the transaction.
-    pub(super) async fn count_failure(
-        &self,
-        held: &Held,
-        error: Error,
-    ) -> Result<Processed, Error> {
-        let error = match error {
-            Error::Handler(error) => error,
-            // An error that no other attempt can correct.
-            error if matches!(error.settlement(), Settlement::Reject { .. }) => {
-                HandlerError::terminal(error)
-            }
-            error => HandlerError::from(error),
-        };
-        self.failed(held, error).await
     }
 
     /// Ends the lease of a failed attempt. The attempt stays counted, unless the environment caused
@@ -258,7 +245,7 @@ impl<'t> Leases<'t> {
 
     /// Releases the lease without counting the attempt. `reason` is the error of the environment
     /// that has ended the attempt.
-    pub(super) async fn give_back(&self, held: &Held, reason: &str) -> Result<(), Error> {
+    async fn give_back(&self, held: &Held, reason: &str) -> Result<(), Error> {
         self.note(held, reason, true);
         give_back_on(held, self.task.pool).await.map_err(lost)
     }
@@ -304,16 +291,10 @@ impl<'t> Leases<'t> {
 // is noted. The source of a stored message ends its lease itself.
 
 impl Leases<'_> {
-    /// Notes the lease of a transactional attempt that runs: its transaction is rolled back, so the
-    /// attempt has done nothing.
-    pub(super) fn note_transaction(&self, held: &Held) {
-        self.note(held, STOPPED, true);
-    }
-
-    /// Notes the lease of a handler that runs without a transaction: its work may go on, for
-    /// example on a thread.
-    pub(super) fn note_work(&self, held: &Held) {
-        self.note(held, STOPPED, false);
+    /// Notes the lease of an attempt that runs. It is not counted if its work is rolled back when
+    /// it is interrupted.
+    pub(super) fn note_running(&self, held: &Held, is_rolled_back: bool) {
+        self.note(held, STOPPED, is_rolled_back);
     }
 
     fn note_failure(&self, held: &Held, error: &str) {

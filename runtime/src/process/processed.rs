@@ -8,6 +8,9 @@ use uuid::Uuid;
 use super::environment::caused_by_environment;
 use crate::{Error, Settlement};
 
+/// The result of a message.
+pub(crate) type ProcessResult = Result<Processed, Error>;
+
 /// The outcome of a message, as [`Idem::process`](crate::Idem::process) returns it.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]

@@ -1,4 +1,39 @@
 //! One transaction on a pooled connection, from its BEGIN to its end.
+//!
+//! A transaction that claims has one of two styles on the wire:
+//!
+//! - eager: `BEGIN; claim and guard` · the handler's statements · `record, marked COMMIT`. A
+//!   duplicate costs one round trip.
+//! - reactive: `BEGIN; guard` · the handler's statements · `allow; claim and guard` · `record,
+//!   marked COMMIT`. A duplicate costs the work, which is rolled back.
+//!
+//! Statements joined by `;` are one simple query, and `·` is a wait. Statements joined by a comma
+//! are a pipeline, in which each statement has its own Sync. `guard` is `idem_forbid_commit`,
+//! `allow` is `idem_allow_commit`. A message without a claim, and one whose attempts are counted,
+//! send the guard with BEGIN, and `send` or `allow and complete` with the COMMIT.
+//!
+//! **The claim fails if BEGIN fails.** A cancel request can make BEGIN fail. If the claim then
+//! committed by itself, the message would never be processed. So BEGIN and the claim are one simple
+//! query. When statements are prepared, they are two messages that are sent without a wait in
+//! between, and the claim is `idem_claim_in_block`, which fails outside a transaction block
+//! (25P01). Nothing else is sent before both replies, because the server forgets the failure after
+//! each message. So the reactive style waits for the reply to BEGIN.
+//!
+//! **Statements are prepared without a pooler.** Each transaction begins with a statement that
+//! returns the process that executes it. If that is the process that the connection was made to, no
+//! pooler is in between (`connection/link.rs`).
+//!
+//! **A handler cannot commit.** The server rejects its COMMIT (2D000). A marked COMMIT fails in a
+//! failed transaction (25P02), and outside of the transaction that was guarded (25P01): the error
+//! is then `TransactionEnded`, and the message is rejected under its own id. If a proxy removes the
+//! mark (2D000), the transaction is repeated, and the process executes `allow; COMMIT` from then
+//! on.
+//!
+//! **The handler may change the session.** If the statements after it fail with 42501, 42883 or
+//! 25000, the functions of idem cannot be called, although they could before: in most cases the
+//! handler has changed the role or the `search_path`. The connection is closed, and the runtime
+//! checks on another one that the functions can be called. If they can, the error is
+//! `SettingsChanged`, and the message is rejected. Otherwise it is an error of the environment.
 
 use std::{future::Future, sync::Arc, time::Duration};
 

@@ -1,53 +1,14 @@
 //! A message with everything that is determined before the first query.
 
-use std::sync::Arc;
-
 use deadpool_postgres::Pool;
 use idem_client::{Destination, MessageId, lease::Held};
 use tracing::Span;
 
-use super::settings::Settings;
+use super::{doubt::Doubt, prepare::Ready, settings::Settings};
 use crate::{
-    Error, Message, Processed,
-    memory::Turn,
-    policy::{Entry, Policy, Style},
-    telemetry::Processing,
+    Message,
+    policy::{Policy, Style},
 };
-
-/// The result of a message.
-pub(crate) type ProcessResult = Result<Processed, Error>;
-
-/// The destination of a message, the entry of its policy, and its id; `None` if it has no id and
-/// the policy accepts that.
-pub(crate) type Identified = (Destination, Arc<Entry>, Option<MessageId>);
-
-/// A message to process, after the filters.
-pub(crate) struct Ready {
-    pub(crate) message: Message,
-    pub(crate) destination: Destination,
-    pub(crate) entry: Arc<Entry>,
-    /// The id to claim; `None` if nothing is claimed in the database.
-    pub(crate) id: Option<MessageId>,
-    /// The turn to process the message, if the store is the memory of this process.
-    pub(crate) turn: Option<Turn>,
-    pub(crate) processing: Processing,
-}
-
-/// A message to process, or its result if it needs no further step.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "the value is not stored, and most values are the large variant"
-)]
-pub(crate) enum Prepared {
-    Ready(Ready),
-    Done(ProcessResult),
-}
-
-impl Ready {
-    pub(crate) fn policy(&self) -> &Policy {
-        &self.entry.policy
-    }
-}
 
 /// What the statements for a message need.
 #[derive(Clone, Copy)]
@@ -80,10 +41,6 @@ impl<'t> Task<'t> {
     }
 }
 
-/// The error of an earlier commit of this message, if the result of that commit is unknown. The
-/// next claim shows the result.
-pub(crate) type Doubt = Option<Arc<tokio_postgres::Error>>;
-
 /// How a transaction protects its message.
 #[derive(Clone, Copy)]
 pub(crate) enum Protection<'t> {
@@ -105,7 +62,7 @@ impl<'t> Protection<'t> {
             (None, None, _) => Self::None,
             // After an ambiguous commit, claim first. If the commit took effect, a handler that
             // runs before the claim would see the writes of its earlier run.
-            (None, Some(id), Style::Reactive) if doubt.is_none() => Self::ClaimLast(id),
+            (None, Some(id), Style::Reactive) if !doubt.is_open() => Self::ClaimLast(id),
             (None, Some(id), _) => Self::ClaimFirst(id),
         }
     }
