@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
-use crate::{Error, Executor, executor::value};
+use crate::{Error, Executor, escape::without_zero_bytes, executor::value};
 
 pub use outgoing_message::OutgoingMessage;
 
@@ -87,6 +87,7 @@ pub async fn extend(
     lease: Duration,
     waits_for: Option<&str>,
 ) -> Result<i64, Error> {
+    let waits_for = waits_for.map(without_zero_bytes);
     value(
         executor,
         "SELECT idem_relay_extend($1, $2, $3, make_interval(secs => $4), $5)",
@@ -135,6 +136,7 @@ pub async fn park(
     message_id: Uuid,
     error: &str,
 ) -> Result<(), Error> {
+    let error = without_zero_bytes(error);
     executor
         .fetch_one(
             "SELECT idem_relay_park($1, $2, $3, $4, $5)",

@@ -6,13 +6,11 @@
 //! only one of them runs at a time.
 
 use std::{
-    collections::{HashMap, VecDeque},
-    future::Future,
+    collections::{HashSet, VecDeque},
     time::Duration,
 };
 
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
-use idem_client::ErrorKind;
 use idem_client::relay::{Batch, OutgoingMessage};
 use tokio::{
     select,
@@ -28,8 +26,8 @@ use super::{
     key_order::KeyOrder,
     publisher::check_within,
     settings::Settings,
-    statements::RelayStatements,
-    waiting::Waiting,
+    statements::{RelayStatements, retry_until},
+    topic_state::TopicStates,
 };
 use crate::{
     Error,
@@ -93,19 +91,14 @@ pub(super) async fn publish<P: Publisher>(
         context.memory.is_confirmed(message)
     });
     let lease = context.steps.settings.lease;
-    let mut topics = HashMap::new();
-    for place in sequences.places() {
-        *topics
-            .entry(batch.messages[place].topic.as_str())
-            .or_default() += 1;
-    }
     let reporter = &context.steps.reporter;
-    reporter.keep_topics(|topic| topics.contains_key(topic));
+    let places = sequences.places();
+    let topics: HashSet<&str> = places.map(|place| &*batch.messages[place].topic).collect();
+    reporter.keep_topics(|topic| topics.contains(topic));
     let mut work = BatchInProgress {
         ready: sequences.all().collect(),
         sequences,
-        topics,
-        waiting: Waiting::default(),
+        topics: TopicStates::new(reporter),
         messages: &batch.messages,
         token: batch.token,
         leased_until: requested_at + lease,
@@ -129,12 +122,10 @@ struct BatchInProgress<'a, P> {
     context: Context<'a, P>,
     messages: &'a [OutgoingMessage],
     sequences: KeyOrder,
-    /// The number of effects of each topic that are not done.
-    topics: HashMap<&'a str, usize>,
     /// The sequences with an effect that can be published now.
     ready: VecDeque<usize>,
-    /// The sequences with an effect that waits for its topic.
-    waiting: Waiting<'a>,
+    /// The unavailable topics, with the sequences that wait for them.
+    topics: TopicStates<'a>,
     events: FuturesUnordered<BoxFuture<'a, Event<'a>>>,
     in_flight: usize,
     /// When the last effect was answered, or when the first effect was sent.
@@ -200,16 +191,20 @@ impl<'a, P: Publisher> BatchInProgress<'a, P> {
         } else {
             settings.in_flight
         };
-        self.ready.extend(self.waiting.turns());
+        self.ready.extend(self.topics.probes());
         let may_start = !self.is_lost && !self.is_paused && Instant::now() < self.leased_until;
         while may_start && self.in_flight < at_most {
+            if self.ready.is_empty() {
+                // A sequence may have come to a topic that can be probed now.
+                self.ready.extend(self.topics.probes());
+            }
             let Some(sequence) = self.ready.pop_front() else {
                 return;
             };
             let Some(place) = self.sequences.next_of(sequence) else {
                 continue;
             };
-            if !self.waiting.admits(&messages[place].topic, sequence) {
+            if !self.topics.admits(&messages[place].topic, sequence) {
                 continue;
             }
             if self.in_flight == 0 {
@@ -252,11 +247,12 @@ impl<'a, P: Publisher> BatchInProgress<'a, P> {
         if self.lease_wanes && !self.context.broker.is_away {
             self.lease_wanes = false;
             self.is_stepping = true;
+            let lease = steps.settings.lease;
             let extend = async move {
                 let requested_at = Instant::now();
                 Event::Extended(
                     requested_at,
-                    retry_until(until, || steps.extend(token)).await,
+                    retry_until(Some(until), || steps.extend(token, lease)).await,
                 )
             };
             self.events.push(extend.boxed());
@@ -269,7 +265,7 @@ impl<'a, P: Publisher> BatchInProgress<'a, P> {
             let park = async move {
                 Event::Parked(
                     sequence,
-                    retry_until(until, || steps.park(token, id, &reason)).await,
+                    retry_until(Some(until), || steps.park(token, id, &reason)).await,
                 )
             };
             self.events.push(park.boxed());
@@ -288,11 +284,11 @@ impl<'a, P: Publisher> BatchInProgress<'a, P> {
                 let is_silent = self.in_flight > 0 && self.silent_since == since;
                 self.silent_since = Instant::now();
                 if let (true, Err(error)) = (is_silent, result) {
-                    self.context.steps.reporter.check_fails(&error);
+                    self.context.steps.reporter.broker_fails(&error, None);
                 }
             }
             Event::Rested(sequence) => self.ready.push_back(sequence),
-            Event::TopicRested(topic) => self.ready.extend(self.waiting.pause_ends(topic)),
+            Event::TopicRested(topic) => self.topics.pause_ends(topic),
             Event::Paused => self.is_paused = false,
             Event::LeaseWanes => self.lease_wanes = true,
             Event::Extended(requested_at, result) => {
@@ -311,11 +307,17 @@ impl<'a, P: Publisher> BatchInProgress<'a, P> {
                     // Forget the failures of the effect now and not at the end of the batch,
                     // because the lease may end before that. If the effect is unparked later, it
                     // has all its attempts again.
-                    if let Some(place) = self.sequences.next_of(sequence) {
+                    let parked = self.sequences.next_of(sequence);
+                    self.advance(sequence);
+                    if let Some(place) = parked {
                         self.context.memory.forget(&self.messages[place]);
+                        let topic = &self.messages[place].topic;
+                        let mut left = self.sequences.places();
+                        if left.all(|place| self.messages[place].topic != *topic) {
+                            self.context.steps.reporter.topic_has_no_effects(topic);
+                        }
                     }
                     telemetry::parked(&self.context.steps.settings.name);
-                    self.advance(sequence);
                 }
             }
         }
@@ -333,21 +335,18 @@ impl<'a, P: Publisher> BatchInProgress<'a, P> {
                 let status = &self.context.steps.reporter.status;
                 status.send_modify(|status| status.published += 1);
                 self.context.memory.confirmed(message);
-                self.ready.extend(self.waiting.takes(&message.topic));
-                self.context.steps.reporter.topic_takes(&message.topic);
+                self.ready.extend(self.topics.takes(&message.topic));
                 self.advance(sequence);
             }
             Err(error @ PublishError::Unavailable(_)) => {
                 // While the broker is unavailable, one effect at a time is published as a probe.
                 // Put this sequence behind the others, so that the next probe is another effect.
                 self.ready.push_back(sequence);
-                self.waiting.not_confirmed(&message.topic);
                 self.broker_is_away(message, &error);
             }
             Err(error @ PublishError::TopicUnavailable(_)) => {
                 self.broker_answers();
-                self.context.steps.reporter.topic_fails(message, &error);
-                if let Some(pause) = self.waiting.refused(&message.topic, sequence) {
+                if let Some(pause) = self.topics.refused(message, sequence, &error) {
                     self.after(pause, Event::TopicRested(&message.topic));
                 }
             }
@@ -355,7 +354,7 @@ impl<'a, P: Publisher> BatchInProgress<'a, P> {
                 self.broker_answers();
                 // The error does not show whether the topic is available, so another effect of the
                 // topic is tried.
-                self.ready.extend(self.waiting.undecided(&message.topic));
+                self.topics.undecided(&message.topic, sequence);
                 self.failed(sequence, message, &error);
             }
         }
@@ -397,21 +396,8 @@ impl<'a, P: Publisher> BatchInProgress<'a, P> {
     }
 
     fn advance(&mut self, sequence: usize) {
-        if let Some(place) = self.sequences.next_of(sequence) {
-            self.effect_is_done(&self.messages[place].topic);
-        }
         if self.sequences.advance(sequence) {
             self.ready.push_back(sequence);
-        }
-    }
-
-    /// Records that an effect of this topic is published or parked.
-    fn effect_is_done(&mut self, topic: &str) {
-        if let Some(left) = self.topics.get_mut(topic) {
-            *left -= 1;
-            if *left == 0 {
-                self.context.steps.reporter.topic_has_no_effects(topic);
-            }
         }
     }
 
@@ -435,7 +421,7 @@ impl<'a, P: Publisher> BatchInProgress<'a, P> {
     /// Pauses the partition. All effects that are being published share one pause.
     fn broker_is_away(&mut self, message: &OutgoingMessage, error: &PublishError) {
         let reporter = &self.context.steps.reporter;
-        reporter.broker_fails(&error.reason(), Some(message));
+        reporter.broker_fails(error, Some(message));
         if self.is_paused {
             return;
         }
@@ -471,27 +457,6 @@ impl<'a, P: Publisher> BatchInProgress<'a, P> {
 
     fn after(&mut self, pause: Duration, event: Event<'a>) {
         self.events.push(sleep(pause).map(|()| event).boxed());
-    }
-}
-
-/// Retries a statement while the database is unavailable, until the lease ends.
-async fn retry_until<T, F: Future<Output = Result<T, Error>>>(
-    until: Instant,
-    step: impl Fn() -> F,
-) -> Result<T, Error> {
-    let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
-    loop {
-        match step().await {
-            Err(error)
-                if error.kind() != ErrorKind::NotClaimed
-                    && !is_final(&error)
-                    && !is_gone(&error)
-                    && Instant::now() < until =>
-            {
-                sleep(backoff.next()).await;
-            }
-            result => return result,
-        }
     }
 }
 

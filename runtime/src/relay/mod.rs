@@ -1,4 +1,13 @@
-//! The relay: leases batches of effects, publishes them, and acknowledges them.
+//! The relay: leases batches of effects, publishes them, and acknowledges them. It holds no
+//! transaction while it publishes.
+//!
+//! One effect of each ordering key is published at a time, so a retry cannot change their order.
+//! Effects of different keys are published at the same time. An unavailable broker, or a topic for
+//! which the broker has no place, is an error of the environment: the effect loses no attempt.
+//! *Rejected* is retried up to a limit and then parked, and *Permanent* is parked at once. For a
+//! topic without a place the relay tries one ordering key at a time, and the other topics continue.
+//! The batch stays leased until the broker accepts an effect of the topic: if it were returned,
+//! another process would publish its other effects again.
 
 mod batch;
 mod commit_notifier;
@@ -6,7 +15,6 @@ mod effect_memory;
 mod errors;
 mod hand_over;
 mod key_order;
-mod outages;
 mod partition;
 mod publisher;
 mod reporter;
@@ -15,8 +23,8 @@ mod serving;
 mod settings;
 mod statements;
 mod status;
+mod topic_state;
 mod topics;
-mod waiting;
 
 pub use hand_over::HandOver;
 pub use publisher::{PublishError, Publisher};

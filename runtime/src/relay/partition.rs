@@ -1,13 +1,10 @@
 //! Serves one partition: leases, publishes and acknowledges batches.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use idem_client::ErrorKind;
 use idem_client::relay::Batch;
-use tokio::{
-    select,
-    time::{Instant, sleep},
-};
+use tokio::{select, time::Instant};
 use tracing::{debug, warn};
 
 use super::{
@@ -18,9 +15,13 @@ use super::{
     publisher::check_within,
     serving::PartitionTask,
     settings::AWAY,
-    statements::RelayStatements,
+    statements::{RelayStatements, retry_until},
 };
 use crate::{Error, backoff::Backoff, error::causes, telemetry};
+
+/// The shortest lease that the server accepts. To release a batch, the end of its lease is set to
+/// this time from now.
+const GIVEN_BACK: Duration = Duration::from_millis(1);
 
 pub(super) struct Partition<P> {
     steps: RelayStatements,
@@ -97,7 +98,7 @@ impl<P: Publisher> Partition<P> {
                 self.broker.backoff.reset();
                 return reporter.broker_accepts();
             }
-            Err(error) => reporter.check_fails(&error),
+            Err(error) => reporter.broker_fails(&error, None),
         }
         let pause = self.broker.backoff.next();
         self.task.rest(pause).await;
@@ -122,7 +123,10 @@ impl<P: Publisher> Partition<P> {
             BatchOutcome::Unfinished { token } if self.task.stop.is_cancelled() => {
                 // Release the batch, so that other processes need not wait for the end of the
                 // lease.
-                if let Some(Err(error)) = self.task.within_grace(self.steps.give_back(token)).await
+                if let Some(Err(error)) = self
+                    .task
+                    .within_grace(self.steps.extend(token, GIVEN_BACK))
+                    .await
                 {
                     let partition = self.task.reporter.partition;
                     debug!(partition, %error, "cannot release a batch");
@@ -144,43 +148,20 @@ impl<P: Publisher> Partition<P> {
     /// Acknowledges a published batch. Retries until the database confirms the acknowledgement, or
     /// another process has leased the batch.
     async fn acknowledge(&mut self, batch: &Batch, token: i64) -> Result<(), Error> {
-        let mut away = Backoff::new(AWAY.0, AWAY.1);
-        let mut stop_at = None;
-        loop {
-            let Some(acknowledged) = self.task.within_grace(self.steps.ack(token)).await else {
-                return Ok(());
-            };
-            match acknowledged {
-                Ok(()) => break,
-                Err(error) if error.kind() == ErrorKind::NotClaimed => {
-                    // The same error is returned if an earlier acknowledgement took effect and its
-                    // reply was lost.
-                    let (partition, error) = (self.task.reporter.partition, causes(&error));
-                    warn!(partition, error, "another process has taken over a batch");
-                    break;
-                }
-                Err(error) if is_final(&error) || is_gone(&error) => return Err(error),
-                // The batch is published but not acknowledged, so retry. The error is already
-                // logged.
-                Err(_) => {
-                    let pause = away.next();
-                    if self.task.stop.is_cancelled() {
-                        let until =
-                            *stop_at.get_or_insert(Instant::now() + self.steps.settings.grace);
-                        if Instant::now() >= until {
-                            return Ok(());
-                        }
-                        sleep(pause.min(until - Instant::now())).await;
-                    } else {
-                        self.task.rest(pause).await;
-                    }
-                }
+        let acknowledge = retry_until(None, || self.steps.ack(token));
+        match self.task.within_grace(acknowledge).await {
+            None => return Ok(()),
+            Some(Err(error)) if error.kind() == ErrorKind::NotClaimed => {
+                // The same error is returned if an earlier acknowledgement took effect and its
+                // reply was lost.
+                let (partition, error) = (self.task.reporter.partition, causes(&error));
+                warn!(partition, error, "another process has taken over a batch");
             }
+            Some(acknowledged) => acknowledged?,
         }
         for message in &batch.messages {
             self.memory.forget(message);
         }
-        self.task.reporter.keep_topics(|_| false);
         Ok(())
     }
 }

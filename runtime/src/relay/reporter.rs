@@ -1,17 +1,18 @@
-//! Reports what a partition observes of the database, the broker and the topics. Each observation
-//! updates the status and the metrics, and is logged when it is new.
+//! Reports what the partitions of a process wait for: the database, the broker or a topic. Each
+//! observation updates the status and the metrics, and is logged when it is new.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
-use idem_client::ErrorKind;
-use idem_client::relay::OutgoingMessage;
+use idem_client::{ErrorKind, relay::OutgoingMessage};
 use tokio::sync::watch;
 use tracing::{debug, info};
 
 use super::{
     PublishError, RelayStatus, UnavailableTopic,
     errors::{is_final, is_lost_conflict},
-    outages::Outages,
 };
 use crate::{
     Error,
@@ -21,8 +22,10 @@ use crate::{
 
 /// The largest number of unavailable topics in the status.
 const MOST_TOPICS: usize = 100;
-
-/// The cause of a failure of the broker that does not reply.
+/// The largest number of causes that are logged during one outage. The text of a cause can differ
+/// at each attempt.
+const MOST_LOGGED: usize = 16;
+/// The cause of an outage of a broker that does not reply.
 const AWAY: &str = "away";
 
 /// Reports the observations of one partition. All partitions of a process share the status and the
@@ -33,6 +36,39 @@ pub(super) struct Reporter {
     pub(super) relay: Arc<str>,
     pub(super) partition: i32,
     outages: Arc<Mutex<Outages>>,
+}
+
+/// The outages that make partitions wait.
+#[derive(Debug, Default)]
+struct Outages {
+    database: Outage,
+    broker: Outage,
+    topics: BTreeMap<String, Outage>,
+}
+
+/// An outage of the database, the broker or a topic. It begins when the first partition meets it,
+/// and ends when no partition waits any more.
+#[derive(Debug, Default)]
+struct Outage {
+    partitions: BTreeSet<i32>,
+    /// The causes that were logged since the outage began.
+    logged: BTreeSet<String>,
+    /// The reason of a topic's outage at its first attempt.
+    reason: String,
+}
+
+impl Outage {
+    /// Records that a partition waits. Returns whether to log the cause.
+    fn begins(&mut self, partition: i32, cause: &str) -> bool {
+        self.partitions.insert(partition);
+        self.logged.len() < MOST_LOGGED && self.logged.insert(cause.to_owned())
+    }
+
+    /// Records that a partition does not wait. Returns whether this ends the outage.
+    fn ends(&mut self, partition: i32) -> bool {
+        self.partitions.remove(&partition);
+        self.partitions.is_empty() && !std::mem::take(&mut self.logged).is_empty()
+    }
 }
 
 impl Reporter {
@@ -58,10 +94,34 @@ impl Reporter {
         self.outages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records the result of a statement that needs no lease.
+    /// Logs an outage. `message` is the effect that met it.
+    fn warn(&self, is_new: bool, what: &str, reason: &str, message: Option<&OutgoingMessage>) {
+        warn_if_new!(
+            is_new,
+            relay = &*self.relay,
+            partition = self.partition,
+            topic = message.map(|message| message.topic.as_str()),
+            message.id = message.map(|message| message.message_id.to_string()),
+            error = reason,
+            "{what}"
+        );
+    }
+
+    // The database
+
+    /// Records the result of a statement that needs no lease. A lost conflict with a concurrent
+    /// transaction shows that the database is available, and the statement is retried.
     pub(super) fn step<T>(&self, done: Result<T, Error>) -> Result<T, Error> {
         match &done {
-            Err(error) if is_lost_conflict(error) => self.conflict_lost(error),
+            Err(error) if is_lost_conflict(error) => {
+                self.warn(
+                    false,
+                    "a statement of the relay lost a conflict",
+                    &causes(error),
+                    None,
+                );
+                self.database_serves();
+            }
             Err(error) if !is_final(error) => self.database_fails(error),
             _ => self.database_serves(),
         }
@@ -79,43 +139,32 @@ impl Reporter {
         done
     }
 
-    /// Records a lost conflict with a concurrent transaction. The conflict shows that the database
-    /// is available. The statement is retried.
-    fn conflict_lost(&self, error: &Error) {
-        let (relay, partition, reason) = (&*self.relay, self.partition, causes(error));
-        debug!(
-            relay,
-            partition,
-            error = reason,
-            "a statement of the relay lost a conflict"
-        );
-        self.database_serves();
-    }
-
     fn database_fails(&self, error: &Error) {
         let reason = causes(error);
         let mut outages = self.outages();
         let is_new = outages
             .database
             .begins(self.partition, error.kind().as_str());
-        self.show_database(Some(&reason));
+        self.show(
+            |status| (&mut status.database, &mut status.database_error),
+            false,
+            Some(&reason),
+        );
         telemetry::relay_database_is_away(&self.relay, true);
         drop(outages);
-        let (relay, partition) = (&*self.relay, self.partition);
-        warn_if_new!(
-            is_new,
-            relay,
-            partition,
-            error = reason,
-            "the database is not available to the relay, which retries"
-        );
+        let what = "the database is not available to the relay, which retries";
+        self.warn(is_new, what, &reason, None);
     }
 
     fn database_serves(&self) {
         let mut outages = self.outages();
         let ends = outages.database.ends(self.partition);
-        if outages.database.is_over() {
-            self.show_database(None);
+        if outages.database.partitions.is_empty() {
+            self.show(
+                |status| (&mut status.database, &mut status.database_error),
+                true,
+                None,
+            );
         }
         if ends {
             telemetry::relay_database_is_away(&self.relay, false);
@@ -126,133 +175,115 @@ impl Reporter {
         }
     }
 
-    fn show_database(&self, error: Option<&str>) {
-        self.status.send_if_modified(|status| {
-            let before = (status.database, status.database_error.as_deref());
-            let is_changed = before != (error.is_none(), error);
-            if is_changed {
-                status.database = error.is_none();
-                status.database_error = error.map(str::to_owned);
-            }
-            is_changed
-        });
-    }
+    // The broker
 
-    /// Records that a check of the broker failed.
-    pub(super) fn check_fails(&self, error: &PublishError) {
-        match error {
-            PublishError::TopicUnavailable(_) => self.broker_lacks(&error.reason()),
-            _ => self.broker_fails(&error.reason(), None),
-        }
-    }
-
-    /// Records that the broker is unavailable: to this effect, or to a check.
-    pub(super) fn broker_fails(&self, reason: &str, message: Option<&OutgoingMessage>) {
-        let mut outages = self.outages();
-        let is_new = outages.broker.begins(self.partition, AWAY);
-        self.show_broker(Some(false), Some(reason));
-        telemetry::relay_broker_is_away(&self.relay, true);
-        drop(outages);
-        let (relay, partition) = (&*self.relay, self.partition);
-        warn_if_new!(
-            is_new,
-            relay,
-            partition,
-            topic = message.map(|message| message.topic.as_str()),
-            message.id = message.map(|message| message.message_id.to_string()),
-            error = reason,
-            "the broker is not available: effects wait"
+    /// Records that the broker is unavailable, or lacks something that the publisher needs, such as
+    /// its exchange: to this effect, or to a check.
+    pub(super) fn broker_fails(&self, error: &PublishError, message: Option<&OutgoingMessage>) {
+        let (is_there, reason) = (
+            matches!(error, PublishError::TopicUnavailable(_)),
+            error.reason(),
         );
-    }
-
-    /// Records that the broker is available but lacks something that the publisher needs, such as
-    /// its exchange.
-    fn broker_lacks(&self, reason: &str) {
+        let (cause, what) = match is_there {
+            true => (
+                &*reason,
+                "the broker is available but cannot accept effects",
+            ),
+            false => (AWAY, "the broker is not available: effects wait"),
+        };
         let mut outages = self.outages();
-        let is_new = outages.broker.begins(self.partition, reason);
-        self.show_broker(Some(true), Some(reason));
-        telemetry::relay_broker_is_away(&self.relay, false);
-        drop(outages);
-        let (relay, partition) = (&*self.relay, self.partition);
-        warn_if_new!(
-            is_new,
-            relay,
-            partition,
-            error = reason,
-            "the broker is available but cannot accept effects"
+        let is_new = outages.broker.begins(self.partition, cause);
+        self.show(
+            |status| (&mut status.broker, &mut status.broker_error),
+            Some(is_there),
+            Some(&reason),
         );
+        telemetry::relay_broker_is_away(&self.relay, !is_there);
+        drop(outages);
+        self.warn(is_new, what, &reason, message);
     }
 
     /// Records that the broker replied, with success or an error.
     pub(super) fn broker_answers(&self) {
-        let mut outages = self.outages();
-        let ends = outages.broker.ends(self.partition);
-        if outages.broker.is_over() {
-            self.show_broker(Some(true), None);
-        }
-        if ends {
-            telemetry::relay_broker_is_away(&self.relay, false);
-            info!(relay = &*self.relay, "the broker is available again");
-        }
-    }
-
-    /// Returns whether the broker was unavailable when this partition last used it.
-    pub(super) fn is_broker_away(&self) -> bool {
-        self.outages().broker.is_of(self.partition)
+        self.broker_ends(Some(true), "the broker is available again");
     }
 
     /// Records that the broker accepts connections again. Nothing was published, so it is not known
     /// whether the broker accepts effects.
     pub(super) fn broker_accepts(&self) {
-        let mut outages = self.outages();
-        let ends = outages.broker.ends(self.partition);
-        self.broker_is_unknown(ends);
+        self.broker_ends(None, "no effect waits for the broker any more");
     }
 
-    /// Ends a failure of the broker if no partition waits for it any more. No effect has shown that
-    /// the broker is available again, so its state is now unknown.
-    fn broker_is_unknown(&self, ends: bool) {
-        if ends {
-            self.show_broker(None, None);
-            telemetry::relay_broker_is_away(&self.relay, false);
-            info!(
-                relay = &*self.relay,
-                "no effect waits for the broker any more"
+    fn broker_ends(&self, is_there: Option<bool>, what: &str) {
+        let mut outages = self.outages();
+        let ends = outages.broker.ends(self.partition);
+        if ends || is_there.is_some() && outages.broker.partitions.is_empty() {
+            self.show(
+                |status| (&mut status.broker, &mut status.broker_error),
+                is_there,
+                None,
             );
+        }
+        if ends {
+            telemetry::relay_broker_is_away(&self.relay, false);
+            info!(relay = &*self.relay, "{what}");
         }
     }
 
-    fn show_broker(&self, is_available: Option<bool>, error: Option<&str>) {
+    /// Returns whether the broker was unavailable when this partition last used it.
+    pub(super) fn is_broker_away(&self) -> bool {
+        self.outages().broker.partitions.contains(&self.partition)
+    }
+
+    /// Sets a state and its error in the status, if they are new.
+    fn show<T: PartialEq>(
+        &self,
+        part: impl Fn(&mut RelayStatus) -> (&mut T, &mut Option<String>),
+        state: T,
+        error: Option<&str>,
+    ) {
         self.status.send_if_modified(|status| {
-            let before = (status.broker, status.broker_error.as_deref());
-            let is_changed = before != (is_available, error);
+            let (known, known_error) = part(status);
+            let is_changed = (&*known, known_error.as_deref()) != (&state, error);
             if is_changed {
-                status.broker = is_available;
-                status.broker_error = error.map(str::to_owned);
+                *known = state;
+                *known_error = error.map(str::to_owned);
             }
             is_changed
         });
     }
 
-    /// Records that the broker did not accept an effect because of its topic.
+    // The topics
+
+    /// Records that the broker did not accept an effect because of its topic. Of several topics
+    /// with the same reason, only one is logged at a time: the first topic, and when it recovers,
+    /// the next topic that fails again.
     pub(super) fn topic_fails(&self, message: &OutgoingMessage, error: &PublishError) {
         let (topic, reason) = (&message.topic, error.reason());
         let mut outages = self.outages();
-        if outages.topic_fails(self.partition, topic, &reason) {
+        let count = outages.topics.len();
+        let known = outages
+            .topics
+            .entry(topic.clone())
+            .or_insert_with(|| Outage {
+                reason: reason.clone(),
+                ..Outage::default()
+            });
+        known.partitions.insert(self.partition);
+        let cause = known.reason.clone();
+        let is_logged = outages
+            .topics
+            .values()
+            .any(|other| other.logged.contains(&cause));
+        if let Some(known) = outages.topics.get_mut(topic).filter(|_| !is_logged) {
+            known.logged.insert(cause);
+        }
+        if outages.topics.len() > count {
             self.show_topics(&outages);
         }
-        let is_logged = outages.logs_topic_now(topic);
         drop(outages);
-        let (relay, partition, id) = (&*self.relay, self.partition, message.message_id);
-        warn_if_new!(
-            is_logged,
-            relay,
-            partition,
-            topic,
-            message.id = %id,
-            error = reason,
-            "a topic is not available: its effects wait"
-        );
+        let what = "a topic is not available: its effects wait";
+        self.warn(!is_logged, what, &reason, Some(message));
     }
 
     /// Records that the broker confirmed an effect of this topic.
@@ -273,47 +304,72 @@ impl Reporter {
         }
     }
 
+    /// Ends the wait of this partition. If no partition waits any more, returns whether the outage
+    /// was logged.
     fn topic_ends(&self, topic: &str) -> Option<bool> {
         let mut outages = self.outages();
-        let is_logged = outages.topic_ends(self.partition, topic)?;
+        let known = outages.topics.get_mut(topic)?;
+        known.partitions.remove(&self.partition);
+        if !known.partitions.is_empty() {
+            return None;
+        }
+        let ended = outages.topics.remove(topic)?;
         self.show_topics(&outages);
-        Some(is_logged)
+        Some(!ended.logged.is_empty())
     }
 
     /// Records that the partition has no effects of other topics than these: it begins a batch, or
-    /// has none. If the broker was unavailable and there is no batch, publishing can no longer show
-    /// when the broker is available again: see [`is_broker_away`](Self::is_broker_away).
+    /// has none.
     pub(super) fn keep_topics(&self, has_topic: impl Fn(&str) -> bool) {
         let mut outages = self.outages();
-        if outages.keep_topics(self.partition, has_topic) {
+        let count = outages.topics.len();
+        outages.topics.retain(|topic, outage| {
+            if !has_topic(topic) {
+                outage.partitions.remove(&self.partition);
+            }
+            !outage.partitions.is_empty()
+        });
+        if outages.topics.len() < count {
             self.show_topics(&outages);
         }
     }
 
-    /// Returns what the batch of the partition waits for.
+    /// Returns what the batch of the partition waits for: a topic with its reason, and the number
+    /// of the other topics.
     pub(super) fn waits_for(&self) -> Option<String> {
-        self.outages().cause_of(self.partition)
-    }
-
-    /// Records that the relay was dropped and all its partitions have ended.
-    pub(super) fn partitions_are_gone(&self) {
-        let mut outages = self.outages();
-        let ends = outages.partitions_are_gone();
-        self.show_topics(&outages);
-        self.broker_is_unknown(ends);
+        let outages = self.outages();
+        let all = outages.topics.iter();
+        let mut topics = all.filter(|(_, outage)| outage.partitions.contains(&self.partition));
+        let (topic, Outage { reason, .. }) = topics.next()?;
+        Some(match topics.count() {
+            0 => format!("topic \"{topic}\": {reason}"),
+            others => format!("topic \"{topic}\": {reason} (and {others} other topics)"),
+        })
     }
 
     fn show_topics(&self, outages: &Outages) {
-        let topics = outages.topics();
-        telemetry::relay_unavailable_topics(&self.relay, topics.len());
+        telemetry::relay_unavailable_topics(&self.relay, outages.topics.len());
         self.status.send_modify(|status| {
-            status.unavailable_topics = topics.len();
-            let shown = topics.take(MOST_TOPICS);
-            let shown = shown.map(|(topic, reason)| UnavailableTopic {
-                topic: topic.to_owned(),
-                reason: reason.to_owned(),
+            status.unavailable_topics = outages.topics.len();
+            let shown = outages.topics.iter().take(MOST_TOPICS);
+            let shown = shown.map(|(topic, outage)| UnavailableTopic {
+                topic: topic.clone(),
+                reason: outage.reason.clone(),
             });
             status.unavailable = shown.collect();
         });
+    }
+
+    /// Records that the relay was dropped and all its partitions have ended. The process then reads
+    /// the new number of partitions and reports this statement for partition 0, so the first
+    /// success of the statement ends an outage of the database.
+    pub(super) fn partitions_are_gone(&self) {
+        let mut outages = self.outages();
+        outages.database.partitions = BTreeSet::from([0]);
+        outages.broker.partitions.clear();
+        outages.topics.clear();
+        self.show_topics(&outages);
+        drop(outages);
+        self.broker_accepts();
     }
 }

@@ -4,19 +4,23 @@
 use std::{sync::Arc, time::Duration};
 
 use deadpool_postgres::Pool;
-use idem_client::relay::{self, Batch};
-use idem_client::sql::without_zero_bytes;
+use idem_client::{
+    ErrorKind,
+    relay::{self, Batch},
+};
+use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
-use super::{reporter::Reporter, settings::Settings};
+use super::{
+    errors::{is_final, is_gone},
+    reporter::Reporter,
+    settings::Settings,
+};
 use crate::{
     Error,
+    backoff::Backoff,
     connection::{Checkout, on_connection},
 };
-
-/// The shortest lease that the server accepts. To release a batch, the end of its lease is set to
-/// this time from now.
-const GIVEN_BACK: Duration = Duration::from_millis(1);
 
 pub(super) struct RelayStatements {
     pub(super) pool: Pool,
@@ -25,48 +29,36 @@ pub(super) struct RelayStatements {
 }
 
 impl RelayStatements {
+    /// Returns the name of the relay and the number of the partition.
+    fn partition(&self) -> (&str, i32) {
+        (&self.settings.name, self.reporter.partition)
+    }
+
     pub(super) async fn next(&self) -> Result<Option<Batch>, Error> {
-        let Settings {
-            name,
-            batch,
-            lease,
-            max_bytes,
-            ..
-        } = &self.settings;
-        let next = on_connection(&self.pool, *lease, async |client| {
-            relay::next(
-                &**client,
-                name,
-                self.reporter.partition,
-                *batch,
-                *lease,
-                *max_bytes,
-            )
-            .await
+        let (name, partition) = self.partition();
+        let (batch, lease, max_bytes) = (
+            self.settings.batch,
+            self.settings.lease,
+            self.settings.max_bytes,
+        );
+        let next = on_connection(&self.pool, lease, async |client| {
+            relay::next(&**client, name, partition, batch, lease, max_bytes).await
         });
         self.reporter.step(next.await)
     }
 
-    pub(super) async fn extend(&self, token: i64) -> Result<i64, Error> {
-        self.lease_again(token, self.settings.lease).await
-    }
-
-    pub(super) async fn give_back(&self, token: i64) -> Result<i64, Error> {
-        self.lease_again(token, GIVEN_BACK).await
-    }
-
-    async fn lease_again(&self, token: i64, lease: Duration) -> Result<i64, Error> {
+    /// Lets the lease end after this time from now. Returns the new token.
+    pub(super) async fn extend(&self, token: i64, lease: Duration) -> Result<i64, Error> {
+        let (name, partition) = self.partition();
         let waits_for = self.reporter.waits_for();
-        let waits_for = waits_for.as_deref().map(without_zero_bytes);
-        let (name, waits_for) = (&self.settings.name, waits_for.as_deref());
         self.leased(async |client| {
             relay::extend(
                 &**client,
                 name,
-                self.reporter.partition,
+                partition,
                 token,
                 lease,
-                waits_for,
+                waits_for.as_deref(),
             )
             .await
         })
@@ -74,37 +66,15 @@ impl RelayStatements {
     }
 
     pub(super) async fn ack(&self, token: i64) -> Result<(), Error> {
-        self.leased(async |client| {
-            relay::ack(
-                &**client,
-                &self.settings.name,
-                self.reporter.partition,
-                token,
-            )
+        let (name, partition) = self.partition();
+        self.leased(async |client| relay::ack(&**client, name, partition, token).await)
             .await
-        })
-        .await
     }
 
-    pub(super) async fn park(
-        &self,
-        token: i64,
-        message_id: Uuid,
-        reason: &str,
-    ) -> Result<(), Error> {
-        let (name, reason) = (&self.settings.name, without_zero_bytes(reason));
-        self.leased(async |client| {
-            relay::park(
-                &**client,
-                name,
-                self.reporter.partition,
-                token,
-                message_id,
-                &reason,
-            )
+    pub(super) async fn park(&self, token: i64, id: Uuid, reason: &str) -> Result<(), Error> {
+        let (name, partition) = self.partition();
+        self.leased(async |client| relay::park(&**client, name, partition, token, id, reason).await)
             .await
-        })
-        .await
     }
 
     /// Executes a statement under the lease, and reports its result.
@@ -114,5 +84,27 @@ impl RelayStatements {
     {
         let done = on_connection(&self.pool, self.settings.lease, statement).await;
         self.reporter.leased_step(done)
+    }
+}
+
+/// Retries a statement under a lease while the database is unavailable, until the lease is lost or
+/// this time has come.
+pub(super) async fn retry_until<T, F: Future<Output = Result<T, Error>>>(
+    until: Option<Instant>,
+    step: impl Fn() -> F,
+) -> Result<T, Error> {
+    let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
+    loop {
+        match step().await {
+            Err(error)
+                if error.kind() != ErrorKind::NotClaimed
+                    && !is_final(&error)
+                    && !is_gone(&error)
+                    && until.is_none_or(|until| Instant::now() < until) =>
+            {
+                sleep(backoff.next()).await;
+            }
+            result => return result,
+        }
     }
 }
