@@ -3,6 +3,7 @@
 //! as a failure of that message.
 
 use std::{
+    collections::BTreeMap,
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
@@ -16,7 +17,7 @@ use super::{
     breaker::{Breaker, FIRST_PAUSE},
     failures::identity,
     probe::probe,
-    routes::Table,
+    routes::Routes,
     status::Status,
 };
 use crate::{Error, Message, error::causes, telemetry::warn_if_new};
@@ -28,9 +29,7 @@ const SUSPECTED_FOR: Duration = Duration::from_secs(3600);
 /// The circuit breaker of the database, and a circuit breaker for each destination.
 pub(super) struct Breakers {
     all: Breaker,
-    destinations: Vec<(Destination, Breaker)>,
-    /// The index into `destinations` for each route, by route number.
-    routes: Vec<usize>,
+    destinations: BTreeMap<Destination, Breaker>,
     /// For each message that met a failure of the environment: when it first met such a failure, or
     /// when such a failure was last counted as a failure of the message.
     suspects: Cache<u64, Instant>,
@@ -43,22 +42,11 @@ pub(super) struct Breakers {
 impl Breakers {
     /// Creates the breakers. The breaker of the database is open until the first probe succeeds, so
     /// nothing is fetched before that.
-    pub(super) fn new(table: &Table, status: Status) -> Self {
-        let mut destinations: Vec<(Destination, Breaker)> = Vec::new();
-        let mut routes = Vec::new();
-        for destination in table.destinations() {
-            let known = destinations
-                .iter()
-                .position(|(other, _)| other == destination);
-            routes.push(known.unwrap_or(destinations.len()));
-            if known.is_none() {
-                destinations.push((destination.clone(), Breaker::closed()));
-            }
-        }
+    pub(super) fn new(routes: &Routes, status: Status) -> Self {
+        let destinations = routes.destinations().cloned();
         Self {
             all: Breaker::open(),
-            destinations,
-            routes,
+            destinations: destinations.map(|name| (name, Breaker::closed())).collect(),
             suspects: Cache::builder()
                 .max_capacity(SUSPECTS)
                 .time_to_idle(SUSPECTED_FOR)
@@ -68,22 +56,23 @@ impl Breakers {
         }
     }
 
-    fn of_route(&self, route: usize) -> Option<&(Destination, Breaker)> {
-        self.destinations.get(*self.routes.get(route)?)
-    }
-
     // What the result of an attempt changes
 
     /// Decides what caused an error of the environment in an attempt to process a message of this
-    /// route. Returns the time after which the message may be redelivered; `None` if the message
+    /// destination. Returns the time after which the message may be redelivered; `None` if the message
     /// itself is the cause.
     ///
     /// The message is the cause if two kinds of attempts have succeeded since the time in
     /// `suspects`: an attempt of any route, which shows that the database is available, and an
     /// attempt that handled a message of the same destination. Only attempts that started after a
     /// probe closed the breakers count.
-    pub(super) fn judge(&self, message: &Message, route: usize, error: &Error) -> Option<Duration> {
-        let (destination, breaker) = self.of_route(route)?;
+    pub(super) fn judge(
+        &self,
+        message: &Message,
+        destination: &Destination,
+        error: &Error,
+    ) -> Option<Duration> {
+        let breaker = self.destinations.get(destination)?;
         self.has_suspects.store(true, Ordering::Relaxed);
         let identity = identity(message);
         match self.suspects.get(&identity) {
@@ -140,14 +129,12 @@ impl Breakers {
 
     /// Records that an attempt that started at `began` ended without a failure. `is_handled` is
     /// true if its handler ran and its transaction committed.
-    pub(super) fn succeeded(&self, route: usize, began: Instant, is_handled: bool) {
+    pub(super) fn succeeded(&self, destination: &Destination, began: Instant, is_handled: bool) {
         if self.all.succeeded(began) {
             self.status.paused(None);
         }
-        let Some((destination, breaker)) = self.of_route(route) else {
-            return;
-        };
-        if is_handled && breaker.succeeded(began) {
+        let breaker = self.destinations.get(destination).filter(|_| is_handled);
+        if breaker.is_some_and(|breaker| breaker.succeeded(began)) {
             tracing::info!(%destination, "the destination is resumed");
             self.status.paused_destination(destination, None);
         }
@@ -168,14 +155,15 @@ impl Breakers {
         self.all.due().is_some()
             || self
                 .destinations
-                .iter()
-                .all(|(_, breaker)| breaker.due().is_some())
+                .values()
+                .all(|breaker| breaker.due().is_some())
     }
 
-    /// Returns how long the destination of this route is still paused. `None` if its messages can
+    /// Returns how long this destination is still paused. `None` if its messages can
     /// be tried.
-    pub(super) fn pause_of(&self, route: usize) -> Option<Duration> {
-        Some(self.of_route(route)?.1.pause()?.max(FIRST_PAUSE))
+    pub(super) fn pause_of(&self, destination: &Destination) -> Option<Duration> {
+        let breaker = self.destinations.get(destination)?;
+        Some(breaker.pause()?.max(FIRST_PAUSE))
     }
 
     /// Waits until a message can be tried. Cancel safe. Only one worker calls this at a time.
@@ -203,10 +191,7 @@ impl Breakers {
     }
 
     fn earliest(&self, of: impl Fn(&Breaker) -> Option<Instant>) -> Option<Instant> {
-        self.destinations
-            .iter()
-            .filter_map(|(_, breaker)| of(breaker))
-            .min()
+        self.destinations.values().filter_map(of).min()
     }
 
     /// Probes the database if the probe of a breaker is due. If the probe succeeds, closes the
@@ -222,7 +207,8 @@ impl Breakers {
             .filter(|(_, breaker)| is_due(breaker))
             .collect();
         let is_all_due = is_due(&self.all);
-        let Some((destination, _)) = due.first().copied().or(self.destinations.first()) else {
+        let Some((destination, _)) = due.first().copied().or(self.destinations.first_key_value())
+        else {
             return;
         };
         if due.is_empty() && !is_all_due {

@@ -102,14 +102,12 @@ impl<S: Source> Consumer<S> {
     /// The handler works in the transaction that claims the message. It must drop `Tx` before it
     /// returns: if it keeps `Tx`, processing fails with [`Error::TransactionKept`] and the
     /// transaction is rolled back. [`Tx`] says what else a handler must not do in its transaction.
-    pub fn handle<F, Fut>(mut self, destination: &str, handler: F) -> Self
+    pub fn handle<F, Fut>(self, destination: &str, handler: F) -> Self
     where
         F: Fn(Tx, Message) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Handled> + Send + 'static,
     {
-        self.routes
-            .add(None, destination, RouteAction::Handle(erase(handler)));
-        self
+        self.with_route(None, destination, RouteAction::Handle(erase(handler)))
     }
 
     /// Stores the messages that match no [route](Self::route) in the durable inbox of a
@@ -119,17 +117,14 @@ impl<S: Source> Consumer<S> {
     /// A message that was received or handled before is a duplicate. With [batches](Self::batches),
     /// one statement stores many messages. The policy of the destination determines the id. A
     /// message without an id is stored under a random id if the policy accepts such messages.
-    pub fn store(mut self, destination: &str) -> Self {
-        self.routes.add(None, destination, RouteAction::Store);
-        self
+    pub fn store(self, destination: &str) -> Self {
+        self.with_route(None, destination, RouteAction::Store)
     }
 
     /// Adds a [`route`](Self::route) that [stores](Self::store) its messages in the inbox of
     /// `destination`.
-    pub fn store_route(mut self, selector: Selector, destination: &str) -> Self {
-        self.routes
-            .add(Some(selector), destination, RouteAction::Store);
-        self
+    pub fn store_route(self, selector: Selector, destination: &str) -> Self {
+        self.with_route(Some(selector), destination, RouteAction::Store)
     }
 
     /// Handles the messages that match no [route](Self::route) without a transaction, under a lease
@@ -138,27 +133,23 @@ impl<S: Source> Consumer<S> {
     /// The database counts the failures, schedules the retries, and stores messages that failed too
     /// often as dead letters. [`max_deliveries`](Self::max_deliveries) and
     /// [`back_off`](Self::back_off) do not apply.
-    pub fn handle_leased<F, Fut>(mut self, destination: &str, handler: F) -> Self
+    pub fn handle_leased<F, Fut>(self, destination: &str, handler: F) -> Self
     where
         F: Fn(LeaseContext, Message) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Handled> + Send + 'static,
     {
-        self.routes
-            .add(None, destination, RouteAction::Leased(erase(handler)));
-        self
+        self.with_route(None, destination, RouteAction::Leased(erase(handler)))
     }
 
     /// Handles the messages that match no [route](Self::route) without a transaction and without a
     /// lease. A message that was claimed before is skipped. The claim and the effects are written
     /// after the handler has succeeded. **Not exactly once**: see [`Idem::process_checked`].
-    pub fn handle_checked<F, Fut>(mut self, destination: &str, handler: F) -> Self
+    pub fn handle_checked<F, Fut>(self, destination: &str, handler: F) -> Self
     where
         F: Fn(Message) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Handled> + Send + 'static,
     {
-        self.routes
-            .add(None, destination, RouteAction::checked(handler));
-        self
+        self.with_route(None, destination, RouteAction::checked(handler))
     }
 
     /// Handles the messages that `selector` selects, and claims them under this destination. A
@@ -169,48 +160,49 @@ impl<S: Source> Consumer<S> {
     /// [`store`](Self::store), [`handle_leased`](Self::handle_leased) or
     /// [`handle_checked`](Self::handle_checked). Without a fallback the consumer rejects the
     /// message and logs a warning.
-    pub fn route<F, Fut>(mut self, selector: Selector, destination: &str, handler: F) -> Self
+    pub fn route<F, Fut>(self, selector: Selector, destination: &str, handler: F) -> Self
     where
         F: Fn(Tx, Message) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Handled> + Send + 'static,
     {
-        self.routes.add(
+        self.with_route(
             Some(selector),
             destination,
             RouteAction::Handle(erase(handler)),
-        );
-        self
+        )
     }
 
     /// Adds a route with a handler that works [under a lease](Self::handle_leased).
-    pub fn route_leased<F, Fut>(mut self, selector: Selector, destination: &str, handler: F) -> Self
+    pub fn route_leased<F, Fut>(self, selector: Selector, destination: &str, handler: F) -> Self
     where
         F: Fn(LeaseContext, Message) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Handled> + Send + 'static,
     {
-        self.routes.add(
+        self.with_route(
             Some(selector),
             destination,
             RouteAction::Leased(erase(handler)),
-        );
-        self
+        )
     }
 
     /// Adds a route with a handler that works without a lease. The consumer
     /// [checks](Self::handle_checked) each message before the handler runs, and claims the message
     /// after the handler has succeeded.
-    pub fn route_checked<F, Fut>(
-        mut self,
-        selector: Selector,
-        destination: &str,
-        handler: F,
-    ) -> Self
+    pub fn route_checked<F, Fut>(self, selector: Selector, destination: &str, handler: F) -> Self
     where
         F: Fn(Message) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Handled> + Send + 'static,
     {
-        self.routes
-            .add(Some(selector), destination, RouteAction::checked(handler));
+        self.with_route(Some(selector), destination, RouteAction::checked(handler))
+    }
+
+    fn with_route(
+        mut self,
+        selector: Option<Selector>,
+        destination: &str,
+        action: RouteAction,
+    ) -> Self {
+        self.routes.add(selector, destination, action);
         self
     }
 

@@ -19,8 +19,6 @@ mod last_delivery;
 mod probe;
 mod queue;
 mod rejections;
-mod requeued;
-mod retrying;
 mod routes;
 mod runtime;
 mod selector;

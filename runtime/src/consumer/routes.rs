@@ -1,5 +1,7 @@
 //! The routes of a consumer: the handler and the destination of each message.
 
+use std::collections::BTreeSet;
+
 use deadpool_postgres::Pool;
 use idem_client::Destination;
 
@@ -12,16 +14,19 @@ use crate::{
     process::check_counted,
 };
 
-/// The routes in their order, with the fallback for messages that match no route.
+/// The routes of a consumer. [`check`](Self::check) puts the fallback last.
 #[derive(Default)]
-pub(super) struct Routes(Vec<Entry>);
+pub(super) struct Routes {
+    routes: Vec<Route>,
+    /// The first destination whose name is not valid.
+    invalid: Option<Error>,
+}
 
-/// A route as the user gave it. The destination is checked when the consumer starts to run.
-struct Entry {
+pub(super) struct Route {
     /// `None` for the fallback.
     selector: Option<Selector>,
-    destination: Result<Destination, Error>,
-    action: RouteAction,
+    pub(super) destination: Destination,
+    pub(super) action: RouteAction,
 }
 
 /// What the consumer does with the messages of a route.
@@ -46,15 +51,26 @@ impl RouteAction {
     }
 }
 
-impl Entry {
-    /// Returns the name of the destination for an error message.
-    fn name(&self) -> String {
-        match &self.destination {
-            Ok(destination) => format!("{:?}", destination.as_str()),
-            Err(_) => "a destination without a valid name".to_owned(),
+impl Route {
+    fn takes(&self, message: &Message) -> bool {
+        let selector = self.selector.as_ref();
+        selector.is_none_or(|selector| selector.takes(message))
+    }
+
+    /// Returns the reason if the policy does not fit the handler.
+    fn check(&self, idem: &Idem, pool: &Pool) -> Result<(), String> {
+        let policies = &idem.settings().policies;
+        let policy = &policies.of(self.destination.as_str()).policy;
+        match self.action {
+            RouteAction::Leased(_) => check_leased(policy),
+            RouteAction::Handle(_) => check_counted(policy, pool),
+            RouteAction::Checked(_) => check_checked(policy),
+            RouteAction::Store => Ok(()),
         }
     }
 }
+
+const UNROUTED: &str = ".unrouted";
 
 impl Routes {
     /// Adds a route, or the fallback if there is no selector.
@@ -64,89 +80,62 @@ impl Routes {
         destination: &str,
         action: RouteAction,
     ) {
-        self.0.push(Entry {
-            selector,
-            destination: Destination::new(destination).map_err(Into::into),
-            action,
-        });
+        match Destination::new(destination) {
+            Ok(destination) => self.routes.push(Route {
+                selector,
+                destination,
+                action,
+            }),
+            Err(error) => self.invalid = self.invalid.take().or(Some(error.into())),
+        }
     }
 
-    /// Checks the routes and returns the table for look-ups. Returns [`Error::Invalid`] if there is
-    /// no handler, two handlers take the same messages, a destination is invalid, or a policy does
-    /// not fit its handler.
-    pub(super) fn check(mut self, idem: &Idem, pool: &Pool) -> Result<Table, Error> {
+    /// Checks the routes. Returns [`Error::Invalid`] if there is no handler, two handlers take the
+    /// same messages, a destination is invalid, or a policy does not fit its handler.
+    pub(super) fn check(mut self, idem: &Idem, pool: &Pool) -> Result<Self, Error> {
+        if let Some(error) = self.invalid.take() {
+            return Err(error);
+        }
         self.check_selectors()?;
-        self.0.sort_by_key(|entry| entry.selector.is_none());
-        let routes = self.0.into_iter();
-        let table: Vec<Route> = routes
-            .enumerate()
-            .map(|(number, entry)| {
-                Ok(Route {
-                    number,
-                    selector: entry.selector,
-                    destination: entry.destination?,
-                    action: entry.action,
-                })
-            })
-            .collect::<Result<_, Error>>()?;
-        for route in &table {
-            let policy = &idem
-                .settings()
-                .policies
-                .of(route.destination.as_str())
-                .policy;
-            let checked = match route.action {
-                RouteAction::Leased(_) => check_leased(policy),
-                RouteAction::Handle(_) => check_counted(policy, pool),
-                RouteAction::Checked(_) => check_checked(policy),
-                RouteAction::Store => Ok(()),
-            };
-            checked.map_err(|why| {
-                Error::Invalid(format!(
-                    "destination {:?}: {why}",
-                    route.destination.as_str()
-                ))
+        self.routes.sort_by_key(|route| route.selector.is_none());
+        for route in &self.routes {
+            route.check(idem, pool).map_err(|why| {
+                let destination = route.destination.as_str();
+                Error::Invalid(format!("destination {destination:?}: {why}"))
             })?;
         }
-        if table.is_empty() {
+        if self.routes.is_empty() {
             return Err(Error::Invalid(
                 "the consumer has no handler (add one with `handle` or `route`)".into(),
             ));
         }
-        Ok(Table(table))
+        Ok(self)
     }
 
     /// Returns an error if two routes take the same messages: the second would never run.
     fn check_selectors(&self) -> Result<(), Error> {
-        for (number, route) in self.0.iter().enumerate() {
-            let is_same = |earlier: &&Entry| match (&earlier.selector, &route.selector) {
+        for (number, route) in self.routes.iter().enumerate() {
+            let is_same = |earlier: &&Route| match (&earlier.selector, &route.selector) {
                 (Some(one), Some(other)) => one.is_same_as(other),
                 (one, other) => one.is_none() && other.is_none(),
             };
-            let Some(earlier) = self.0[..number].iter().find(is_same) else {
+            let Some(earlier) = self.routes[..number].iter().find(is_same) else {
                 continue;
             };
-            let (one, other) = (earlier.name(), route.name());
+            let (one, other) = (earlier.destination.as_str(), route.destination.as_str());
             return Err(Error::Invalid(match &route.selector {
                 Some(selector) => {
-                    format!("two routes take the messages of {selector:?}: {one} and {other}")
+                    format!("two routes take the messages of {selector:?}: {one:?} and {other:?}")
                 }
                 None => format!(
-                    "two handlers take the messages that match no route: {one} and {other} \
+                    "two handlers take the messages that match no route: {one:?} and {other:?} \
                      (add all but one of them with `route` and a selector)"
                 ),
             }));
         }
         Ok(())
     }
-}
 
-const UNROUTED: &str = ".unrouted";
-
-/// The checked routes.
-pub(super) struct Table(Vec<Route>);
-
-impl Table {
     /// Returns the first route that takes this message. A message from a durable inbox goes only to
     /// the handlers of the inbox's destination, if this consumer has such handlers. The headers of
     /// the message may match other routes, but only a claim for this destination removes the
@@ -160,57 +149,33 @@ impl Table {
             None => Vec::new(),
         };
         match &of_inbox[..] {
-            [] => self.0.iter().find(|route| route.takes(message)),
+            [] => self.routes.iter().find(|route| route.takes(message)),
             [only] => Some(only),
             routes => routes.iter().copied().find(|route| route.takes(message)),
         }
     }
 
-    /// Returns the destinations that have a handler in this consumer, without duplicates.
-    pub(super) fn handled(&self) -> Vec<Destination> {
-        let mut handled: Vec<Destination> = Vec::new();
-        for route in self.handlers() {
-            if !handled.contains(&route.destination) {
-                handled.push(route.destination.clone());
-            }
-        }
-        handled
+    /// Returns the destinations that have a handler in this consumer.
+    pub(super) fn handled(&self) -> BTreeSet<Destination> {
+        let handled = self.handlers().map(|route| route.destination.clone());
+        handled.collect()
     }
 
-    /// Returns the destination of each route, ordered by route number.
     pub(super) fn destinations(&self) -> impl Iterator<Item = &Destination> {
-        self.0.iter().map(|route| &route.destination)
+        self.routes.iter().map(|route| &route.destination)
     }
 
     fn handlers(&self) -> impl Iterator<Item = &Route> {
-        self.0
-            .iter()
-            .filter(|route| !matches!(route.action, RouteAction::Store))
+        let routes = self.routes.iter();
+        routes.filter(|route| !matches!(route.action, RouteAction::Store))
     }
 
     /// Returns the destination under which messages without a route are kept. This destination is
     /// separate, so that the ids of these messages cannot conflict with ids of other destinations.
     pub(super) fn unrouted(&self) -> Result<Destination, Error> {
-        let first = self
-            .0
-            .first()
-            .map_or("idem", |route| route.destination.as_str());
+        let first = self.routes.first();
+        let first = first.map_or("idem", |route| route.destination.as_str());
         Ok(Destination::new(format!("{first}{UNROUTED}"))
             .or_else(|_| Destination::new(format!("idem{UNROUTED}")))?)
-    }
-}
-
-pub(super) struct Route {
-    pub(super) number: usize,
-    selector: Option<Selector>,
-    pub(super) destination: Destination,
-    pub(super) action: RouteAction,
-}
-
-impl Route {
-    fn takes(&self, message: &Message) -> bool {
-        self.selector
-            .as_ref()
-            .is_none_or(|selector| selector.takes(message))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::summary::DeliveryOutcome;
+use super::{rejections::KeptAs, summary::DeliveryOutcome};
 use crate::{Error, Processed, Settlement};
 
 /// The pause after a lost lease. If another process has a new lease by then, the next attempt
@@ -11,10 +11,10 @@ const AFTER_A_LOSS: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(super) enum Verdict {
-    /// The message is finished, and is settled without a rejection.
-    Over(Settlement, DeliveryOutcome),
+    /// The message is finished, and is acknowledged.
+    Over(DeliveryOutcome),
     /// The message is finished, and is kept as a dead letter.
-    Rejected { reason: String },
+    Rejected { reason: String, kept_as: KeptAs },
     /// The message is redelivered after this time. The consumer counts no failure, because the
     /// database has counted it, or because another process holds the message.
     Again { after: Duration },
@@ -27,8 +27,8 @@ pub(super) enum Verdict {
 }
 
 impl Verdict {
-    pub(super) fn of(processed: Result<Processed, Error>) -> Self {
-        match processed {
+    pub(super) fn of(result: Result<Processed, Error>) -> Self {
+        match result {
             Ok(processed) => Self::of_processed(&processed),
             // The database has counted the failure and scheduled the retry.
             Err(Error::Attempt { retry_after, .. }) => Self::Again { after: retry_after },
@@ -36,38 +36,39 @@ impl Verdict {
                 after: AFTER_A_LOSS,
             },
             Err(error) => match error.settlement() {
+                Settlement::Reject { reason } => Self::Rejected {
+                    reason,
+                    kept_as: KeptAs::Itself,
+                },
                 Settlement::Retry { after } => Self::Failed { error, after },
-                Settlement::Release { .. } => Self::Environment(error),
-                Settlement::Reject { reason } => Self::Rejected { reason },
-                settlement @ Settlement::Acknowledge => {
-                    Self::Over(settlement, DeliveryOutcome::Rejected)
-                }
+                // No error is acknowledged.
+                Settlement::Release { .. } | Settlement::Acknowledge => Self::Environment(error),
             },
         }
     }
 
     fn of_processed(processed: &Processed) -> Self {
-        match (processed, processed.settlement()) {
-            (_, Settlement::Reject { reason }) => Self::Rejected { reason },
-            (Processed::New { .. } | Processed::Unprotected { .. }, settlement) => {
-                Self::Over(settlement, DeliveryOutcome::Handled)
-            }
-            (Processed::Duplicate { .. }, settlement) => {
-                Self::Over(settlement, DeliveryOutcome::Duplicate)
-            }
-            (Processed::Buried { .. }, settlement) => {
-                Self::Over(settlement, DeliveryOutcome::Rejected)
-            }
-            (Processed::Dead, settlement) => Self::Over(settlement, DeliveryOutcome::Duplicate),
-            (_, Settlement::Release { after }) => Self::Again { after },
+        match (processed.settlement(), processed) {
+            (Settlement::Acknowledge, processed) => Self::Over(match processed {
+                Processed::New { .. } | Processed::Unprotected { .. } => DeliveryOutcome::Handled,
+                Processed::Duplicate { .. } | Processed::Dead => DeliveryOutcome::Duplicate,
+                Processed::Buried { .. } => DeliveryOutcome::Rejected,
+                _ => DeliveryOutcome::Stopped,
+            }),
+            (Settlement::Reject { reason }, Processed::Mismatch) => Self::Rejected {
+                reason,
+                kept_as: KeptAs::Hash,
+            },
+            (Settlement::Reject { reason }, _) => Self::Rejected {
+                reason,
+                kept_as: KeptAs::Itself,
+            },
+            (Settlement::Release { after }, _) => Self::Again { after },
             // Only a filter returns this settlement.
-            (_, Settlement::Retry { after }) => Self::Failed {
+            (Settlement::Retry { after }, _) => Self::Failed {
                 error: Error::Handler("a filter requested a retry".into()),
                 after,
             },
-            (_, settlement @ Settlement::Acknowledge) => {
-                Self::Over(settlement, DeliveryOutcome::Stopped)
-            }
         }
     }
 }

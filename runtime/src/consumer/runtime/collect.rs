@@ -54,7 +54,7 @@ impl<S: Source> Runtime<S> {
                 Next::Nothing if self.queue.admit_beside_delayed(self.held_count()) => continue,
                 Next::Nothing => {}
             }
-            if intake.has_ended() && (!batch.is_empty() || self.holds_nothing()) {
+            if intake.source.has_ended && (!batch.is_empty() || self.holds_nothing()) {
                 return batch;
             }
             tokio::select! {
@@ -66,7 +66,7 @@ impl<S: Source> Runtime<S> {
                 () = self.changed.notified() => {}
                 () = self.queue.bytes_for_ahead(), if self.queue.has_ahead() => {}
                 queued = self.fetch(&mut intake),
-                    if !intake.has_ended() && !self.queue.has_ahead() => match queued {
+                    if !intake.source.has_ended && !self.queue.has_ahead() => match queued {
                     Some(queued) => self.queue.push(queued),
                     None => self.source_has_ended(),
                 },

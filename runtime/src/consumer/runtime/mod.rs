@@ -1,4 +1,16 @@
 //! The workers of a consumer: collect messages, process them, settle them.
+//!
+//! The number of messages that a consumer holds is limited to its concurrency times its batch size,
+//! or to two if that is larger. One worker fetches at a time, and only when it is free. A message
+//! that is held is being processed, or waits for an earlier message of its key, for free bytes, or
+//! for its next attempt. A failed message is redelivered after a pause that grows, and rejected
+//! after a limit. With order by key it is retried in place, and the later messages of its key wait:
+//! if it were returned to the broker, they would overtake it.
+//!
+//! When the database is not available, nothing is fetched, and messages that no worker has begun
+//! are released; with order by key they wait here (see `breakers`). The consumer also reads the
+//! requeued dead letters of its destinations once a second. The runtime limits no handler in time:
+//! a lease is renewed for as long as the handler runs.
 
 mod collect;
 mod interrupted;
@@ -56,7 +68,7 @@ pub(super) async fn run<S: Source>(
         Some(panicked) => Err(panicked),
         None if is_requested => Ok(summary),
         None => {
-            let error = runtime.intake.lock().await.take_last_error();
+            let error = runtime.intake.lock().await.source.last_error.take();
             Err(Error::SourceEnded(Box::new(SourceEnded { summary, error })))
         }
     }

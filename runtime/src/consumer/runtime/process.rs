@@ -1,13 +1,13 @@
 //! Processes a batch: finds the route of each message, attempts the messages, settles the results.
 
-use std::time::Duration;
+use std::{ptr, time::Duration};
 
 use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use super::state::Runtime;
 use crate::{
-    Error, Message, Processed, Source,
+    Error, Message, Processed, Settlement, Source,
     consumer::{
         attempt::attempt_route, queue::QueuedMessage, rejections::KeptAs, routes::Route,
         summary::DeliveryOutcome, verdict::Verdict,
@@ -25,7 +25,7 @@ const NOT_DUE: &str = "it is not due yet, or another process holds it";
 impl<S: Source> Runtime<S> {
     pub(super) async fn process(&self, batch: Vec<QueuedMessage>) {
         for (route, group) in self.by_route(batch).await {
-            if let Some(pause) = self.breakers.pause_of(route.number) {
+            if let Some(pause) = self.breakers.pause_of(&route.destination) {
                 let given_back = group.into_iter().map(|queued| {
                     self.release_or_keep(queued, pause, DeliveryOutcome::GivenBack, PAUSED)
                 });
@@ -74,10 +74,7 @@ impl<S: Source> Runtime<S> {
                         .message
                         .with_destination(route.destination.clone())
                         .with_noted_lease(NotedLease::default());
-                    match groups
-                        .iter_mut()
-                        .find(|(other, _)| other.number == route.number)
-                    {
+                    match groups.iter_mut().find(|(other, _)| ptr::eq(*other, route)) {
                         Some((_, group)) => group.push(queued),
                         None => groups.push((route, vec![queued])),
                     }
@@ -108,20 +105,17 @@ impl<S: Source> Runtime<S> {
                 processed,
                 Processed::New { .. } | Processed::Unprotected { .. }
             );
-            self.breakers.succeeded(route.number, began, is_handled);
+            let breakers = &self.breakers;
+            breakers.succeeded(&route.destination, began, is_handled);
         }
-        let kept_as = match &result {
-            Ok(Processed::Mismatch) => KeptAs::Hash,
-            _ => KeptAs::Itself,
-        };
         // The futures of a whole batch exist at the same time. The rare branches are boxed, so that
         // these futures are small.
         match Verdict::of(result) {
-            Verdict::Over(settlement, outcome) => {
+            Verdict::Over(outcome) => {
                 self.forget(&queued);
-                self.settle(queued, settlement, outcome).await;
+                self.settle(queued, Settlement::Acknowledge, outcome).await;
             }
-            Verdict::Rejected { reason } => {
+            Verdict::Rejected { reason, kept_as } => {
                 Box::pin(self.reject(queued, reason, kept_as)).await;
             }
             Verdict::Again { after } => {
@@ -137,7 +131,8 @@ impl<S: Source> Runtime<S> {
     }
 
     async fn failed_by_environment(&self, queued: QueuedMessage, route: &Route, error: &Error) {
-        match self.breakers.judge(&queued.message, route.number, error) {
+        let breakers = &self.breakers;
+        match breakers.judge(&queued.message, &route.destination, error) {
             None => self.failed(queued, error, Duration::ZERO).await,
             Some(after) => {
                 // Wake the worker that fetches, because it must stop fetching at once.

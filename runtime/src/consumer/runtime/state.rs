@@ -9,15 +9,8 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     Error, Idem, Source,
     consumer::{
-        breakers::Breakers,
-        failures::Failures,
-        intake::Intake,
-        queue::Queue,
-        requeued::Requeued,
-        routes::{Routes, Table},
-        settings::Settings,
-        status::Status,
-        summary::Counters,
+        breakers::Breakers, failures::Failures, intake::Intake, queue::Queue, routes::Routes,
+        settings::Settings, status::Status, summary::Counters,
     },
 };
 
@@ -25,7 +18,7 @@ use crate::{
 pub(in crate::consumer) struct Runtime<S> {
     pub(super) pool: Pool,
     pub(super) idem: Idem,
-    pub(super) routes: Table,
+    pub(super) routes: Routes,
     pub(super) settings: Settings,
     pub(super) is_ordered: bool,
     /// The worker that holds this lock fetches messages.
@@ -68,16 +61,16 @@ impl<S: Source> Runtime<S> {
             .handled()
             .into_iter()
             .filter(|handled| inbox.as_ref() != Some(handled));
-        let requeued = Requeued::new(&pool, destinations, routes.unrouted()?);
+        let is_ordered = settings.is_ordered;
+        let is_ordered = is_ordered.unwrap_or_else(|| source.keeps_order_of_keys());
+        let intake = Intake::new(source, &pool, destinations, routes.unrouted()?);
         Ok(Self {
             pool,
             routes,
             idem,
             settings,
-            is_ordered: settings
-                .is_ordered
-                .unwrap_or_else(|| source.keeps_order_of_keys()),
-            intake: Mutex::new(Intake::new(source, requeued)),
+            is_ordered,
+            intake: Mutex::new(intake),
             room: Arc::new(Semaphore::new(capacity)),
             capacity,
             queue: Queue::new(settings.max_bytes),

@@ -1,4 +1,21 @@
 //! Stops a consumer: waits for the workers, then releases or keeps every message that is left.
+//!
+//! Nothing more is fetched. Running handlers and settlements have the grace period to finish. Then
+//! five steps follow, each of at most 5 s:
+//!
+//! 1. Handlers are dropped, which rolls back. Messages with a lease of `idem_acquire`, and messages
+//!    that their broker may delete, wait for step 3. The others are returned to their source. A
+//!    handler that blocks its thread cannot be dropped: the stop waits for it without a limit.
+//! 2. The connections of dropped handlers are closed.
+//! 3. The leases of counted handlers are released, so their attempts are not counted. Then all
+//!    messages that the consumer still holds are returned or kept.
+//! 4. The source is closed, together with the inboxes of the requeued dead letters.
+//! 5. Messages near the delivery limit, which the source hands over at its close, are kept.
+//!
+//! The lease of a leased handler that was dropped expires, and its attempt stays counted, because a
+//! thread or task of the handler may still run. A message near its delivery limit is rejected, so
+//! that its broker or the database keeps it. If nothing can keep it in time, an error is logged,
+//! and the message stays unacknowledged.
 
 use std::time::Duration;
 
