@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
 
-use crate::environment;
+use crate::{environment, log::LogFormat};
 
 /// Publishes the outbox of idem to a broker: the effects that consumers recorded with
 /// `idem_record_effects`, and the messages that producers sent with `idem_send`. They are published
@@ -100,15 +100,6 @@ impl BrokerKind {
             Self::Kafka => "kafka",
         }
     }
-}
-
-/// The formats of the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    /// One JSON object for each line
-    Json,
-    /// Readable text
-    Text,
 }
 
 const AFTER_HELP: &str = "\

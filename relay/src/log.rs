@@ -1,9 +1,8 @@
 //! Structured logs on standard error.
 
 use anyhow::{Context, Result};
+use clap::ValueEnum;
 use tracing_subscriber::EnvFilter;
-
-use crate::arguments::LogFormat;
 
 /// The filter for the client libraries of RabbitMQ, NATS and Kafka. These libraries log each
 /// attempt, some of them with its payload. The relay itself logs each new error. A directive for
@@ -12,6 +11,15 @@ const CLIENTS: &str = "lapin=off,async_nats=off,librdkafka=off,rdkafka=off";
 
 /// The default log filter.
 pub const DEFAULT: &str = "info";
+
+/// The formats of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// One JSON object for each line
+    Json,
+    /// Readable text
+    Text,
+}
 
 /// Starts the log on standard error. Fails if the filter is not valid.
 pub fn start(filter: &str, format: LogFormat) -> Result<()> {

@@ -18,12 +18,11 @@ use std::{convert::Infallible, io, path::Path, process::ExitCode, time::Duration
 use anyhow::Context;
 use clap::CommandFactory;
 use idem_client::{preflight::relay_preflight, relay::partitions};
-use idem_runtime::{Error, Publisher, Relay, terminated};
+use idem_runtime::{Error, Publisher, Relay, relay::Topics, terminated};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 
 use crate::{
     arguments::Arguments,
-    broker::Publishers,
     config::{Config, IN_THE_FILE},
     exit::{Exit, Failure},
     http::Server,
@@ -47,7 +46,7 @@ async fn run(arguments: &Arguments) -> Result<(), Failure> {
     let config = Config::read(arguments).map_err(Failure::settings)?;
     enter_directory_of(arguments.config.as_deref()).map_err(Failure::settings)?;
     let pool = database::pool(&config.database).map_err(Failure::settings)?;
-    let publisher = Publishers::new(config.broker).map_err(Failure::settings)?;
+    let publisher = broker::publisher(config.broker).map_err(Failure::settings)?;
     if arguments.check {
         let checked = tokio::time::timeout(CHECK, check(&config.relay, &pool, &publisher)).await;
         return checked.unwrap_or_else(|_| {
@@ -116,7 +115,7 @@ const NOT_CHECKED: &str = "not checked, because nothing is published: whether th
 async fn check(
     relay: &str,
     pool: &deadpool_postgres::Pool,
-    publisher: &Publishers,
+    publisher: &Topics,
 ) -> Result<(), Failure> {
     let connection = pool.get().await.map_err(Error::from)?;
     relay_preflight(&**connection).await.map_err(Error::from)?;
