@@ -141,13 +141,6 @@ CREATE FUNCTION idem_bury(
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
 RETURN @extschema@.idem_bury(id::text, destination, token, payload, error, headers, key, type,
                              content_type);
-COMMENT ON FUNCTION idem_bury(uuid, text, bigint, bytea, text, jsonb, text, text, text) IS
-    'Moves a message of a broker to the dead letters. The token of idem_acquire proves the lease. '
-    'headers: a JSON object. key: the ordering key, 1 to 1,024 bytes. type and content_type '
-    '(default application/octet-stream): 1 to 255 bytes. Errors: 22004 (null argument), 22023 '
-    '(invalid argument), 23000 (this id is the hash of another id), 25000 (not READ COMMITTED), '
-    '25006 (standby or read-only transaction), 53400 (idem.max_dead_letters), 54000 (payload and '
-    'headers are larger than idem.max_payload), 55000 (the lease is lost).';
 
 -- The lease and the dead letter are written in one statement, so a failure counts no attempt.
 CREATE FUNCTION idem_reject(
@@ -234,16 +227,6 @@ CREATE FUNCTION idem_reject(
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
 RETURN @extschema@.idem_reject(id::text, destination, payload, error, headers, key, type,
                                content_type, source);
-COMMENT ON FUNCTION idem_reject(uuid, text, bytea, text, jsonb, text, text, text, text) IS
-    'Stores a message of a broker that is not leased as a dead letter, also while it waits for a '
-    'retry. Acknowledge the message to its broker after the commit. Returns false if the message '
-    'is a dead letter already or was processed. A message without an id (null) gets a UUID, a '
-    'hash of source, headers, key, type and payload. source: the queue, subject or topic of the '
-    'message, 1 to 1,024 bytes; it is stored as the header idem-source-topic. Errors: 22004 (null '
-    'argument), 22023 (invalid argument), 23000 (this id is the hash of another id), 25000 (not '
-    'READ COMMITTED), 25006 (standby or read-only transaction), 53400 (idem.max_dead_letters), '
-    '54000 (payload and headers are larger than idem.max_payload), 55P03 (the message is in '
-    'progress).';
 
 CREATE FUNCTION idem_requeue(id text, destination text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -277,12 +260,6 @@ COMMENT ON FUNCTION idem_requeue(text, text) IS
 CREATE FUNCTION idem_requeue(id uuid, destination text) RETURNS boolean
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
 RETURN @extschema@.idem_requeue(id::text, destination);
-COMMENT ON FUNCTION idem_requeue(uuid, text) IS
-    'Makes a dead letter a pending message again: it is due now, after all other messages of its '
-    'ordering key, and has all its attempts. Returns false if there is no dead letter. Errors: '
-    '22004 (null argument), 22023 (invalid argument), 23000 (this id is the hash of another id), '
-    '25000 (not READ COMMITTED), 25006 (standby or read-only transaction), 55000 (the message was '
-    'processed after it became a dead letter).';
 
 CREATE FUNCTION idem_discard(id text, destination text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -312,12 +289,6 @@ COMMENT ON FUNCTION idem_discard(text, text) IS
 CREATE FUNCTION idem_discard(id uuid, destination text) RETURNS boolean
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
 RETURN @extschema@.idem_discard(id::text, destination);
-COMMENT ON FUNCTION idem_discard(uuid, text) IS
-    'Deletes a dead letter and claims its message, so that the message remains known as '
-    'processed. Claims nothing if the message was processed after it became a dead letter. '
-    'Returns false if there is no dead letter. Errors: 22004 (null argument), 22023 (invalid '
-    'argument), 23000 (this id is the hash of another id), 25000 (not READ COMMITTED), 25006 '
-    '(standby or read-only transaction), 55P03 (another transaction is claiming the message).';
 
 CREATE FUNCTION idem_requeue_all(
     destination  text,
@@ -421,15 +392,6 @@ COMMENT ON FUNCTION idem_forward(text, text, text) IS
 CREATE FUNCTION idem_forward(id uuid, destination text, topic text) RETURNS uuid
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
 RETURN @extschema@.idem_forward(id::text, destination, topic);
-COMMENT ON FUNCTION idem_forward(uuid, text, text) IS
-    'Sends a dead letter to a topic (1 to 255 bytes): claims its message, records the dead letter '
-    'as an effect of the message, and deletes the dead letter. The effect has the payload, key, '
-    'type, content type and headers of the dead letter and a new message id, so a consumer that '
-    'identifies messages by the message id processes it as a new message. Returns the message id; '
-    'null if there is no dead letter. Errors: 22004 (null argument), 22023 (invalid argument), '
-    '23000 (this id is the hash of another id), 25000 (not READ COMMITTED), 25006 (standby or '
-    'read-only transaction), 55000 (there is no relay, or the message was processed after it '
-    'became a dead letter), 55P03 (another transaction is claiming the message).';
 
 CREATE FUNCTION idem_forward_all(
     destination  text,

@@ -22,17 +22,6 @@ CREATE FUNCTION idem_receive(
     deliver_after timestamptz DEFAULT NULL, type text DEFAULT NULL, content_type text DEFAULT NULL
 ) RETURNS boolean
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_receive_uuid_wrapper';
-COMMENT ON FUNCTION idem_receive(uuid, text, jsonb, jsonb, text, timestamptz, text, text) IS
-    'Stores a message in the durable inbox, to be processed later. Acknowledge the message to its '
-    'broker after the commit. Returns false, and stores nothing, if the message is already '
-    'received, dead or claimed. A message of a broker that is leased or waits for a retry is '
-    'stored: it keeps its lease and its attempts, and idem_next returns it after the end of the '
-    'lease or of the back-off. Waits for the end of a transaction that claims, completes or '
-    'receives the message. key: the ordering key. Messages with the same ordering key are '
-    'processed one at a time, in the order of arrival. deliver_after: idem_next does not return '
-    'the message before this time, unless it was leased before. Errors: 22004 (null argument), '
-    '22023 (invalid argument), 23000 (this id is the hash of another id), 25006 (standby or '
-    'read-only transaction), 54000 (larger than idem.max_payload).';
 
 CREATE FUNCTION idem_receive_bytes(
     id text, destination text, payload bytea, headers jsonb DEFAULT NULL, key text DEFAULT NULL,
@@ -40,33 +29,15 @@ CREATE FUNCTION idem_receive_bytes(
 ) RETURNS boolean
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_receive_bytes_text_wrapper';
 COMMENT ON FUNCTION idem_receive_bytes(text, text, bytea, jsonb, text, timestamptz, text, text) IS
-    'Stores a message in the durable inbox, to be processed later. Acknowledge the message to its '
-    'broker after the commit. Returns false, and stores nothing, if the message is already '
-    'received, dead or claimed. A message of a broker that is leased or waits for a retry is '
-    'stored: it keeps its lease and its attempts, and idem_next returns it after the end of the '
-    'lease or of the back-off. Waits for the end of a transaction that claims, completes or '
-    'receives the message. key: the ordering key. Messages with the same ordering key are '
-    'processed one at a time, in the order of arrival. deliver_after: idem_next does not return '
-    'the message before this time, unless it was leased before. Errors: 22004 (null argument), '
-    '22023 (invalid argument), 23000 (the hash of this id is the hash of another id), 25006 '
-    '(standby or read-only transaction), 54000 (larger than idem.max_payload).';
+    'Does the same as idem_receive, with a payload of bytes. Errors: 22004 (null argument), 22023 '
+    '(invalid argument), 23000 (the hash of this id is the hash of another id), 25006 (standby or '
+    'read-only transaction), 54000 (larger than idem.max_payload).';
 
 CREATE FUNCTION idem_receive_bytes(
     id uuid, destination text, payload bytea, headers jsonb DEFAULT NULL, key text DEFAULT NULL,
     deliver_after timestamptz DEFAULT NULL, type text DEFAULT NULL, content_type text DEFAULT NULL
 ) RETURNS boolean
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_receive_bytes_uuid_wrapper';
-COMMENT ON FUNCTION idem_receive_bytes(uuid, text, bytea, jsonb, text, timestamptz, text, text) IS
-    'Stores a message in the durable inbox, to be processed later. Acknowledge the message to its '
-    'broker after the commit. Returns false, and stores nothing, if the message is already '
-    'received, dead or claimed. A message of a broker that is leased or waits for a retry is '
-    'stored: it keeps its lease and its attempts, and idem_next returns it after the end of the '
-    'lease or of the back-off. Waits for the end of a transaction that claims, completes or '
-    'receives the message. key: the ordering key. Messages with the same ordering key are '
-    'processed one at a time, in the order of arrival. deliver_after: idem_next does not return '
-    'the message before this time, unless it was leased before. Errors: 22004 (null argument), '
-    '22023 (invalid argument), 23000 (this id is the hash of another id), 25006 (standby or '
-    'read-only transaction), 54000 (larger than idem.max_payload).';
 
 CREATE FUNCTION idem_next(
     destination  text,

@@ -19,14 +19,6 @@ CREATE FUNCTION idem_acquire(
     OUT token bigint, OUT attempt integer, OUT retry_after interval, OUT last_error text
 )
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_acquire_uuid_wrapper';
-COMMENT ON FUNCTION idem_acquire(uuid, text, interval) IS
-    'Leases a message for processing outside the transaction: commit, process the message, then '
-    'call idem_complete with the token. outcome: see the type idem_lease_outcome. attempt counts '
-    'this lease. After in_progress retry after retry_after; a received message is in_progress '
-    'too, because idem_next returns it. lease: 1 millisecond to 1 day. Never waits for another '
-    'transaction that claims, leases or receives the message, at any isolation level. Errors: '
-    '22004 (null argument), 22023 (invalid argument), 23000 (this id is the hash of another id), '
-    '25006 (standby or read-only transaction), 42601 (SELECT (idem_acquire(...)).*).';
 
 CREATE FUNCTION idem_complete(
     id text, destination text, token bigint, effects jsonb DEFAULT '[]'
@@ -44,12 +36,6 @@ CREATE FUNCTION idem_complete(
     id uuid, destination text, token bigint, effects jsonb DEFAULT '[]'
 ) RETURNS uuid[]
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'idem_complete_uuid_wrapper';
-COMMENT ON FUNCTION idem_complete(uuid, text, bigint, jsonb) IS
-    'Turns the lease that the token proves into the claim, and records the effects, in the '
-    'current transaction. Returns the message ids of the effects. Errors: 22004 (null argument), '
-    '22023 (invalid argument), 23000 (this id is the hash of another id), 25006 (standby or '
-    'read-only transaction), 54000 (larger than idem.max_payload), 55000 (the lease is lost; '
-    'nothing is written), 55P03 (a running transaction is claiming the message: try again).';
 
 CREATE FUNCTION idem_extend(
     id          text,
@@ -86,11 +72,6 @@ CREATE FUNCTION idem_extend(
 ) RETURNS void
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
 RETURN @extschema@.idem_extend(id::text, destination, token, lease);
-COMMENT ON FUNCTION idem_extend(uuid, text, bigint, interval) IS
-    'Extends the lease that the token proves: it ends after the interval lease (1 millisecond to '
-    '1 day) from now. Errors: 22004 (null argument), 22023 (invalid argument), 23000 (this id is '
-    'the hash of another id), 25000 (not READ COMMITTED), 25006 (standby or read-only '
-    'transaction), 55000 (the lease is lost).';
 
 CREATE FUNCTION idem_release(
     id          text,
@@ -168,12 +149,3 @@ CREATE FUNCTION idem_release(
 ) RETURNS interval
 LANGUAGE sql SET search_path = pg_catalog, pg_temp
 RETURN @extschema@.idem_release(id::text, destination, token, error, final);
-COMMENT ON FUNCTION idem_release(uuid, text, bigint, text, boolean) IS
-    'Releases the lease that the token proves. Returns the time until the next attempt, or null '
-    'if there is none. Without an error the attempt does not count and the message is due at '
-    'once; the release of an exhausted lease changes no count. With an error the attempt counts, '
-    'and the message waits for its back-off. A received message moves to the dead letters if no '
-    'attempt is left, if final is true, or if the error matches a pattern of final_errors; for a '
-    'message of a broker the next idem_acquire then returns exhausted. Errors: 22004 (null '
-    'argument), 22023 (invalid argument), 23000 (this id is the hash of another id), 25000 (not '
-    'READ COMMITTED), 25006 (standby or read-only transaction), 55000 (the lease is lost).';

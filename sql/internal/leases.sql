@@ -59,8 +59,8 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION idem.write_pending(integer, idem.pending_0) IS
-    'Writes a pending message except its key, destination, id, ordering key and time of arrival, '
-    'which no function in SQL changes. Only a lease stops claims.';
+    'Writes a pending message except its key, destination, id and time of arrival, which no '
+    'function in SQL changes. Only a lease stops claims.';
 
 -- The id and the destination are checked before the token, so that an id of 2,000 bytes is reported
 -- as an invalid argument and not as a lost lease.

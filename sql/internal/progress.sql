@@ -96,7 +96,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION idem.append_progress(idem.progress) IS
-    'Appends a state of a partition and returns its pos, the token of a lease. Error: 55000 (the '
+    'Appends a state of a partition and returns its pos, the token of a lease. Error: 58000 (the '
     'sequence is behind).';
 
 CREATE FUNCTION idem.rotate_progress() RETURNS boolean

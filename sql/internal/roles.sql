@@ -3,24 +3,20 @@
 -- EXECUTE on one of these functions records that a role has a kind. The other privileges of the
 -- role do not show its kinds, because kinds overlap: a consumer has all privileges of a receiver.
 -- PostgreSQL renames, drops and dumps these privileges together with the role.
-CREATE FUNCTION idem.granted_consumer() RETURNS boolean LANGUAGE sql IMMUTABLE RETURN true;
-COMMENT ON FUNCTION idem.granted_consumer() IS
-    'EXECUTE records that the role was granted the kind consumer.';
-CREATE FUNCTION idem.granted_receiver() RETURNS boolean LANGUAGE sql IMMUTABLE RETURN true;
-COMMENT ON FUNCTION idem.granted_receiver() IS
-    'EXECUTE records that the role was granted the kind receiver.';
-CREATE FUNCTION idem.granted_relay() RETURNS boolean LANGUAGE sql IMMUTABLE RETURN true;
-COMMENT ON FUNCTION idem.granted_relay() IS
-    'EXECUTE records that the role was granted the kind relay.';
-CREATE FUNCTION idem.granted_operator() RETURNS boolean LANGUAGE sql IMMUTABLE RETURN true;
-COMMENT ON FUNCTION idem.granted_operator() IS
-    'EXECUTE records that the role was granted the kind operator.';
-CREATE FUNCTION idem.granted_monitor() RETURNS boolean LANGUAGE sql IMMUTABLE RETURN true;
-COMMENT ON FUNCTION idem.granted_monitor() IS
-    'EXECUTE records that the role was granted the kind monitor.';
-CREATE FUNCTION idem.granted_admin() RETURNS boolean LANGUAGE sql IMMUTABLE RETURN true;
-COMMENT ON FUNCTION idem.granted_admin() IS
-    'EXECUTE records that the role was granted the kind admin.';
+DO $$
+DECLARE
+    kind text;
+BEGIN
+    FOR kind IN SELECT DISTINCT k.kind FROM idem.kind_of_role k LOOP
+        EXECUTE pg_catalog.format($ddl$
+            CREATE FUNCTION idem.granted_%1$s() RETURNS boolean
+                LANGUAGE sql IMMUTABLE RETURN true;
+            COMMENT ON FUNCTION idem.granted_%1$s() IS
+                'EXECUTE records that the role was granted the kind %1$s.';
+            $ddl$, kind);
+    END LOOP;
+END
+$$;
 
 CREATE FUNCTION idem.kinds_of_role(role regrole) RETURNS SETOF text
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp

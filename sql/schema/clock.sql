@@ -30,8 +30,4 @@ COMMENT ON COLUMN idem.clock.monotonic IS 'The monotonic clock of the system at 
 COMMENT ON COLUMN idem.clock.jumped_at IS
     'The reading of ran when the last jump of the wall clock was detected.';
 COMMENT ON COLUMN idem.clock.jumped_by IS 'The size of that jump of the wall clock.';
-CREATE TRIGGER replace_row BEFORE INSERT ON idem.clock
-    FOR EACH ROW EXECUTE FUNCTION idem.replace_row_by_id();
-ALTER TABLE idem.clock ENABLE ALWAYS TRIGGER replace_row;
 INSERT INTO idem.clock (installation) SELECT i.installation FROM idem.installation i;
-SELECT pg_catalog.pg_extension_config_dump('idem.clock', '');

@@ -23,13 +23,7 @@ COMMENT ON COLUMN idem.installation.installation IS
 COMMENT ON COLUMN idem.installation.message_identity IS
     'What makes two messages the same. With id, all claims belong to the destination *. '
     'idem_set_message_identity changes it.';
-CREATE TRIGGER replace_row BEFORE INSERT ON idem.installation
-    FOR EACH ROW EXECUTE FUNCTION idem.replace_row_by_id();
-ALTER TABLE idem.installation ENABLE ALWAYS TRIGGER replace_row;
 INSERT INTO idem.installation DEFAULT VALUES;
-CREATE TRIGGER publish AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON idem.installation
-    FOR EACH STATEMENT EXECUTE FUNCTION idem.publish();
-ALTER TABLE idem.installation ENABLE ALWAYS TRIGGER publish;
 
 -- This table is not dumped, because it describes this database.
 CREATE TABLE idem.loaded_table (
@@ -40,8 +34,3 @@ CREATE TABLE idem.loaded_table (
 COMMENT ON TABLE  idem.loaded_table IS
     'The tables that a restore has loaded since the last idem_finish_restore.';
 COMMENT ON COLUMN idem.loaded_table.tx IS 'The transaction that loaded the table.';
-CREATE TRIGGER publish AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON idem.loaded_table
-    FOR EACH STATEMENT EXECUTE FUNCTION idem.publish();
-ALTER TABLE idem.loaded_table ENABLE ALWAYS TRIGGER publish;
-
-SELECT pg_catalog.pg_extension_config_dump('idem.installation', '');

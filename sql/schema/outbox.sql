@@ -52,5 +52,3 @@ CREATE VIEW idem.outbox_row AS
     UNION ALL
     SELECT * FROM idem.outbox_3;
 COMMENT ON VIEW idem.outbox_row IS 'All slices of the outbox as one relation, for the relays.';
-
-SELECT pg_catalog.pg_extension_config_dump('idem.outbox_seq', '');

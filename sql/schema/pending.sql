@@ -89,9 +89,6 @@ COMMENT ON TABLE  idem.pending_rotation IS
     'and then checks that it is still the current one.';
 COMMENT ON COLUMN idem.pending_rotation.bytes IS
     'The size of the current table after the last rotation, in bytes.';
-CREATE TRIGGER replace_row BEFORE INSERT ON idem.pending_rotation
-    FOR EACH ROW EXECUTE FUNCTION idem.replace_row_by_id();
-ALTER TABLE idem.pending_rotation ENABLE ALWAYS TRIGGER replace_row;
 INSERT INTO idem.pending_rotation (id, current, installation)
 SELECT 1, 0, i.installation FROM idem.installation i;
 
@@ -146,9 +143,6 @@ COMMENT ON COLUMN idem.payload_rotation.look_took IS
 COMMENT ON COLUMN idem.payload_rotation.moved_key IS
     'The place up to which the payloads of the oldest slice have been copied, by the primary key '
     'of the pending messages.';
-CREATE TRIGGER replace_row BEFORE INSERT ON idem.payload_rotation
-    FOR EACH ROW EXECUTE FUNCTION idem.replace_row_by_id();
-ALTER TABLE idem.payload_rotation ENABLE ALWAYS TRIGGER replace_row;
 INSERT INTO idem.payload_rotation (id, current, installation)
 SELECT 1, 0, i.installation FROM idem.installation i;
 
@@ -190,13 +184,6 @@ COMMENT ON COLUMN idem.retry_policy.jitter IS 'The share of each back-off that i
 COMMENT ON COLUMN idem.retry_policy.final_errors IS
     'LIKE patterns: a message is not retried after an error that matches one of them.';
 
-SELECT pg_catalog.pg_extension_config_dump('idem.pending_seq', '');
-SELECT pg_catalog.pg_extension_config_dump('idem.lease_token_seq', '');
-SELECT pg_catalog.pg_extension_config_dump('idem.pending_rotation', '');
-SELECT pg_catalog.pg_extension_config_dump('idem.payload_rotation', '');
-SELECT pg_catalog.pg_extension_config_dump('idem.dead_letter', '');
-SELECT pg_catalog.pg_extension_config_dump('idem.retry_policy', '');
-
 CREATE VIEW idem.payload_row AS
     SELECT 0::int2 AS slice, b.* FROM idem.payload_0 b
     UNION ALL
@@ -207,9 +194,6 @@ CREATE VIEW idem.payload_row AS
     SELECT 3::int2, b.* FROM idem.payload_3 b;
 COMMENT ON VIEW idem.payload_row IS 'All slices of payloads as one relation.';
 
-CREATE TRIGGER publish AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON idem.pending_rotation
-    FOR EACH STATEMENT EXECUTE FUNCTION idem.publish();
-ALTER TABLE idem.pending_rotation ENABLE ALWAYS TRIGGER publish;
 -- Only a change of the current slice is published. Backends do not use the other columns, which are
 -- for maintenance.
 CREATE TRIGGER publish AFTER INSERT OR UPDATE OF current OR DELETE OR TRUNCATE

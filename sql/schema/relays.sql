@@ -62,9 +62,6 @@ COMMENT ON FUNCTION idem.note_restore() IS
 CREATE TRIGGER note_restore BEFORE INSERT ON idem.relay
     FOR EACH ROW EXECUTE FUNCTION idem.note_restore();
 ALTER TABLE idem.relay ENABLE ALWAYS TRIGGER note_restore;
-CREATE TRIGGER replace_row BEFORE INSERT ON idem.relay
-    FOR EACH ROW EXECUTE FUNCTION idem.replace_row_by_id();
-ALTER TABLE idem.relay ENABLE ALWAYS TRIGGER replace_row;
 
 CREATE TABLE idem.relay_partition (
     relay     int4 NOT NULL,
@@ -223,12 +220,3 @@ CREATE INDEX parked_effect_message_id ON idem.parked_effect (relay, ((effect).me
 COMMENT ON TABLE idem.parked_effect IS
     'Effects that a relay has parked, with the error: see idem_relay_park, and the view '
     'idem.parked, which shows them without their payloads.';
-
-SELECT pg_catalog.pg_extension_config_dump('idem.relay_id_seq', '');
-SELECT pg_catalog.pg_extension_config_dump('idem.progress_pos_seq', '');
--- ORDER BY id restores the relay with id 1 first. It replaces the relay that CREATE EXTENSION has
--- inserted, before another relay with the same name is restored.
-SELECT pg_catalog.pg_extension_config_dump('idem.relay', 'ORDER BY id');
-SELECT pg_catalog.pg_extension_config_dump('idem.relay_partition', '');
-SELECT pg_catalog.pg_extension_config_dump('idem.delayed', '');
-SELECT pg_catalog.pg_extension_config_dump('idem.parked_effect', '');

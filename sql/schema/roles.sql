@@ -14,42 +14,37 @@ CREATE TABLE idem.kind_of_role (
 COMMENT ON TABLE idem.kind_of_role IS
     'The functions of each kind of role, by name, with all overloads: idem_grant grants EXECUTE '
     'on them.';
-INSERT INTO idem.kind_of_role (kind, may_call) VALUES
-    ('consumer', 'idem_try_claim'), ('consumer', 'idem_try_claim_batch'),
-    ('consumer', 'idem_try_claim_uuid_batch'), ('consumer', 'idem_claim'),
-    ('consumer', 'idem_claim_in_block'), ('consumer', 'idem_is_claimed'),
-    ('consumer', 'idem_forbid_commit'), ('consumer', 'idem_allow_commit'),
-    ('consumer', 'idem_record_effects'), ('consumer', 'idem_record_effects_batch'),
-    ('consumer', 'idem_try_record'),
-    ('consumer', 'idem_effects'), ('consumer', 'idem_replay_effects'), ('consumer', 'idem_send'),
-    ('consumer', 'idem_send_bytes'), ('consumer', 'idem_acquire'), ('consumer', 'idem_extend'),
-    ('consumer', 'idem_complete'), ('consumer', 'idem_release'), ('consumer', 'idem_bury'),
-    ('consumer', 'idem_reject'), ('consumer', 'idem_receive'), ('consumer', 'idem_receive_bytes'),
-    ('consumer', 'idem_next'), ('consumer', 'idem_next_wait'), ('consumer', 'idem_begin_call'),
-    ('consumer', 'idem_finish_call'), ('consumer', 'idem_fail_call'), ('consumer', 'idem_calls'),
-    ('receiver', 'idem_receive'), ('receiver', 'idem_receive_bytes'),
-    ('receiver', 'idem_is_claimed'),
-    ('operator', 'idem_requeue'), ('operator', 'idem_requeue_all'), ('operator', 'idem_discard'),
-    ('operator', 'idem_discard_all'), ('operator', 'idem_forward'),
-    ('operator', 'idem_forward_all'), ('operator', 'idem_health'), ('operator', 'idem_is_claimed'),
-    ('operator', 'idem_relay_unpark'), ('operator', 'idem_relay_unpark_all'),
-    ('operator', 'idem_relay_discard'), ('operator', 'idem_relay_discard_all'),
-    ('relay', 'idem_relay_next'), ('relay', 'idem_relay_ack'), ('relay', 'idem_relay_park'),
-    ('relay', 'idem_relay_wait'), ('relay', 'idem_relay_extend'),
-    ('relay', 'idem_relay_partitions'), ('relay', 'idem_hand_over'),
-    ('monitor', 'idem_health'), ('monitor', 'idem_is_claimed'),
-    ('monitor', 'idem_rotation_blockers'),
-    ('admin', 'idem_forget'), ('admin', 'idem_configure'), ('admin', 'idem_set_retention'),
-    ('admin', 'idem_grant'), ('admin', 'idem_revoke'), ('admin', 'idem_maintain'),
-    ('admin', 'idem_create_relay'), ('admin', 'idem_drop_relay'), ('admin', 'idem_relay_unpark'),
-    ('admin', 'idem_relay_unpark_all'), ('admin', 'idem_relay_discard'),
-    ('admin', 'idem_relay_discard_all'), ('admin', 'idem_repair_relays'), ('admin', 'idem_health'),
-    ('admin', 'idem_rotation_blockers'), ('admin', 'idem_configure_retries'),
-    ('admin', 'idem_remove_destination'), ('admin', 'idem_set_message_identity'),
-    ('admin', 'idem_requeue'), ('admin', 'idem_requeue_all'),
-    ('admin', 'idem_discard'), ('admin', 'idem_discard_all'), ('admin', 'idem_forward'),
-    ('admin', 'idem_forward_all'), ('admin', 'idem_finish_restore'),
-    ('admin', 'idem_new_installation');
+INSERT INTO idem.kind_of_role (kind, may_call)
+SELECT k.kind, n.name
+  FROM (VALUES
+    ('consumer'::text, '{
+        idem_try_claim, idem_try_claim_batch, idem_try_claim_uuid_batch, idem_claim,
+        idem_claim_in_block, idem_is_claimed, idem_forbid_commit, idem_allow_commit,
+        idem_record_effects, idem_record_effects_batch, idem_try_record, idem_effects,
+        idem_replay_effects, idem_send, idem_send_bytes, idem_acquire, idem_extend,
+        idem_complete, idem_release, idem_bury, idem_reject, idem_receive,
+        idem_receive_bytes, idem_next, idem_next_wait, idem_begin_call, idem_finish_call,
+        idem_fail_call, idem_calls}'::text[]),
+    ('receiver'::text, '{
+        idem_receive, idem_receive_bytes, idem_is_claimed}'::text[]),
+    ('operator'::text, '{
+        idem_requeue, idem_requeue_all, idem_discard, idem_discard_all, idem_forward,
+        idem_forward_all, idem_health, idem_is_claimed, idem_relay_unpark,
+        idem_relay_unpark_all, idem_relay_discard, idem_relay_discard_all}'::text[]),
+    ('relay'::text, '{
+        idem_relay_next, idem_relay_ack, idem_relay_park, idem_relay_wait,
+        idem_relay_extend, idem_relay_partitions, idem_hand_over}'::text[]),
+    ('monitor'::text, '{
+        idem_health, idem_is_claimed, idem_rotation_blockers}'::text[]),
+    ('admin'::text, '{
+        idem_forget, idem_configure, idem_set_retention, idem_grant, idem_revoke,
+        idem_maintain, idem_create_relay, idem_drop_relay, idem_relay_unpark,
+        idem_relay_unpark_all, idem_relay_discard, idem_relay_discard_all,
+        idem_repair_relays, idem_health, idem_rotation_blockers, idem_configure_retries,
+        idem_remove_destination, idem_set_message_identity, idem_requeue, idem_requeue_all,
+        idem_discard, idem_discard_all, idem_forward, idem_forward_all, idem_finish_restore,
+        idem_new_installation}'::text[])) AS k (kind, names),
+       pg_catalog.unnest(k.names) AS n (name);
 
 CREATE TABLE idem.view_of_kind (
     kind      text NOT NULL,
@@ -59,15 +54,17 @@ CREATE TABLE idem.view_of_kind (
 COMMENT ON TABLE idem.view_of_kind IS
     'The views of each kind of role: idem_grant grants SELECT on them. idem.dead_letters shows '
     'the payloads of messages.';
-INSERT INTO idem.view_of_kind (kind, may_read) VALUES
-    ('relay', 'parked'),
-    ('operator', 'parked'), ('operator', 'leases'), ('operator', 'waiting_messages'),
-    ('operator', 'waiting_claims'), ('operator', 'dead_letters'),
-    ('monitor', 'parked'), ('monitor', 'leases'), ('monitor', 'waiting_messages'),
-    ('monitor', 'waiting_claims'), ('monitor', 'inbox'), ('monitor', 'outbox'),
-    ('monitor', 'rings'), ('monitor', 'relays'),
-    ('monitor', 'stats'), ('monitor', 'filters'),
-    ('admin', 'parked'), ('admin', 'leases'), ('admin', 'waiting_messages'),
-    ('admin', 'waiting_claims'), ('admin', 'dead_letters'), ('admin', 'inbox'),
-    ('admin', 'outbox'), ('admin', 'rings'),
-    ('admin', 'relays'), ('admin', 'stats'), ('admin', 'filters');
+INSERT INTO idem.view_of_kind (kind, may_read)
+SELECT k.kind, n.name
+  FROM (VALUES
+    ('relay'::text, '{
+        parked}'::text[]),
+    ('operator'::text, '{
+        parked, leases, waiting_messages, waiting_claims, dead_letters}'::text[]),
+    ('monitor'::text, '{
+        parked, leases, waiting_messages, waiting_claims, inbox, outbox, rings, relays,
+        stats, filters}'::text[]),
+    ('admin'::text, '{
+        parked, leases, waiting_messages, waiting_claims, dead_letters, inbox, outbox,
+        rings, relays, stats, filters}'::text[])) AS k (kind, names),
+       pg_catalog.unnest(k.names) AS n (name);

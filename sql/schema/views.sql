@@ -1,36 +1,24 @@
 -- The views for operators.
 
-CREATE VIEW idem.inbox AS
-    SELECT DISTINCT c.ring,
-           d.name AS destination,
-           COALESCE(c.id, c.key::text) AS id,
-           c.claimed_at,
-           c.fingerprint
-      FROM (          SELECT 'short' AS ring, * FROM idem.inbox_short_0
-            UNION ALL SELECT 'short', * FROM idem.inbox_short_1
-            UNION ALL SELECT 'short', * FROM idem.inbox_short_2
-            UNION ALL SELECT 'short', * FROM idem.inbox_short_3
-            UNION ALL SELECT 'short', * FROM idem.inbox_short_4
-            UNION ALL SELECT 'short', * FROM idem.inbox_short_5
-            UNION ALL SELECT 'short', * FROM idem.inbox_short_6
-            UNION ALL SELECT 'short', * FROM idem.inbox_short_7
-            UNION ALL SELECT 'standard', * FROM idem.inbox_standard_0
-            UNION ALL SELECT 'standard', * FROM idem.inbox_standard_1
-            UNION ALL SELECT 'standard', * FROM idem.inbox_standard_2
-            UNION ALL SELECT 'standard', * FROM idem.inbox_standard_3
-            UNION ALL SELECT 'standard', * FROM idem.inbox_standard_4
-            UNION ALL SELECT 'standard', * FROM idem.inbox_standard_5
-            UNION ALL SELECT 'standard', * FROM idem.inbox_standard_6
-            UNION ALL SELECT 'standard', * FROM idem.inbox_standard_7
-            UNION ALL SELECT 'long', * FROM idem.inbox_long_0
-            UNION ALL SELECT 'long', * FROM idem.inbox_long_1
-            UNION ALL SELECT 'long', * FROM idem.inbox_long_2
-            UNION ALL SELECT 'long', * FROM idem.inbox_long_3
-            UNION ALL SELECT 'long', * FROM idem.inbox_long_4
-            UNION ALL SELECT 'long', * FROM idem.inbox_long_5
-            UNION ALL SELECT 'long', * FROM idem.inbox_long_6
-            UNION ALL SELECT 'long', * FROM idem.inbox_long_7) c
-      JOIN idem.destination d ON d.id = c.destination;
+DO $$
+BEGIN
+    EXECUTE pg_catalog.format($ddl$
+        CREATE VIEW idem.inbox AS
+            SELECT DISTINCT c.ring,
+                   d.name AS destination,
+                   COALESCE(c.id, c.key::text) AS id,
+                   c.claimed_at,
+                   c.fingerprint
+              FROM (%s) c JOIN idem.destination d ON d.id = c.destination
+        $ddl$,
+        (SELECT pg_catalog.string_agg(
+                    pg_catalog.format('SELECT %L AS ring, * FROM idem.inbox_%s_%s',
+                                      r.name, r.name, s.number),
+                    ' UNION ALL ' ORDER BY r.id, s.number)
+           FROM idem.ring r, pg_catalog.unnest(r.slices) AS s (number)
+          WHERE r.name OPERATOR(pg_catalog.<>) 'outbox'::text));
+END
+$$;
 COMMENT ON VIEW idem.inbox IS
     'The claims, with readable ids. During a rotation a claim can be in two slices; the view '
     'shows it once.';

@@ -1,5 +1,5 @@
--- The inbox: the claims, one row for each processed message. Claims are stored in rings of slices.
--- A slice is emptied by TRUNCATE, never by DELETE.
+-- The claims: one row for each processed message. They are stored in rings of slices. A slice is
+-- emptied by TRUNCATE, never by DELETE. extension/src/claim_row.rs has the columns of a claim.
 
 -- The ids of destinations are not taken from a sequence, because a transaction that is retried
 -- would use up a number each time: see extension/src/destination.rs.
@@ -105,10 +105,6 @@ COMMENT ON COLUMN idem.ring.opened IS
 COMMENT ON COLUMN idem.ring.started IS
     'The time at which each slice last became current, by slice number + 1.';
 
-CREATE TRIGGER replace_row BEFORE INSERT ON idem.ring
-    FOR EACH ROW EXECUTE FUNCTION idem.replace_row_by_id();
-ALTER TABLE idem.ring ENABLE ALWAYS TRIGGER replace_row;
-
 INSERT INTO idem.ring (id, name, retention, slices, opened, started, installation)
 SELECT r.id, r.name, r.retention::interval, idem.slice_numbers(r.id), t.zeros, t.zeros,
        i.installation
@@ -157,16 +153,3 @@ BEGIN
     END LOOP;
 END
 $$;
-
-SELECT pg_catalog.pg_extension_config_dump('idem.destination', '');
-SELECT pg_catalog.pg_extension_config_dump('idem.ring', '');
-
--- ENABLE ALWAYS: the triggers also fire in a session with session_replication_role = replica.
--- Without them a change by such a session would send no invalidation, and backends would keep the
--- old state.
-CREATE TRIGGER publish AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON idem.ring
-    FOR EACH STATEMENT EXECUTE FUNCTION idem.publish();
-ALTER TABLE idem.ring ENABLE ALWAYS TRIGGER publish;
-CREATE TRIGGER publish AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON idem.destination
-    FOR EACH STATEMENT EXECUTE FUNCTION idem.publish();
-ALTER TABLE idem.destination ENABLE ALWAYS TRIGGER publish;
