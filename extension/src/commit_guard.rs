@@ -22,7 +22,6 @@ use crate::errors::{Error, Result};
 use crate::pg::may_execute;
 use crate::shared::ensure_preloaded;
 use pgrx::pg_sys;
-use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_void};
@@ -161,7 +160,7 @@ pub unsafe extern "C-unwind" fn check_commit(
         (Guard::None | Guard::Failed, false) => return,
         (_, false) => Error::CommitForbidden,
     };
-    ErrorReport::from(error).report(PgLogLevel::ERROR);
+    error.raise()
 }
 
 /// Returns whether the statement is a plain COMMIT with the mark in its own text, which can be a
@@ -200,7 +199,7 @@ unsafe extern "C-unwind" fn on_event(event: pg_sys::XactEvent::Type, _arg: *mut 
     match event {
         // An error here rolls the transaction back.
         XACT_EVENT_PRE_COMMIT | XACT_EVENT_PRE_PREPARE if matches!(GUARD.get(), Guard::On(_)) => {
-            ErrorReport::from(Error::CommitForbidden).report(PgLogLevel::ERROR);
+            Error::CommitForbidden.raise()
         }
         XACT_EVENT_ABORT if matches!(GUARD.get(), Guard::On(_) | Guard::Committing) => {
             GUARD.set(Guard::Failed);

@@ -13,7 +13,7 @@
 //! all claims from before that time.
 
 use crate::errors::{Error, Result};
-use crate::pg::{self, Found, Inserter, Lookup, Table, condition, insert_permanently, look_again};
+use crate::pg::{self, Found, Inserter, Lookup, Table, equals, insert_permanently, look_again};
 use crate::ring::{Entered, RINGS, Ran, Ring, Rings, generation, interval, refreshed};
 use pgrx::pg_sys;
 use pgrx::prelude::*;
@@ -144,29 +144,24 @@ fn cached(name: &str) -> Option<Destination> {
 
 fn open(for_writing: bool) -> Result<Table> {
     Table::with_index(destination_table()?, c"destination_name_key", for_writing)
-        .ok_or(Error::NotInstalled)
 }
 
 fn name_key(name: &str) -> [pg_sys::ScanKeyData; 1] {
     let name = name.into_datum().unwrap_or(pg_sys::Datum::from(0));
-    [equals(pg_sys::F_TEXTEQ, name)]
-}
-
-/// Returns the condition on the first column of an index.
-fn equals(function: u32, value: pg_sys::Datum) -> pg_sys::ScanKeyData {
-    condition(1, pg_sys::BTEqualStrategyNumber, function, value)
+    [equals(1, pg_sys::F_TEXTEQ, name)]
 }
 
 /// Reads the found row and caches it. A row that this transaction wrote is not cached, because it
 /// may still roll back.
 fn remember(name: &str, found: &Lookup) -> Destination {
     let left = |number| found.column(number).map(interval);
+    let ring = usize::try_from(number(found, 2) as i16).ok();
+    let Some(ring) = ring.filter(|ring| *ring < RINGS) else {
+        Error::Corrupt("a destination has an unknown ring").raise()
+    };
     let destination = Destination {
-        id: found.column(1).map_or(0, |d| d.value() as i32),
-        ring: found
-            .column(2)
-            .map_or(STANDARD as usize, |d| d.value() & 3)
-            .min(RINGS - 1),
+        id: number(found, 1) as i32,
+        ring,
         left: [left(3), left(4), left(5)],
     };
     if !found.is_mine() {
@@ -180,6 +175,14 @@ fn remember(name: &str, found: &Lookup) -> Destination {
         });
     }
     destination
+}
+
+/// Returns a number in the found row.
+fn number(found: &Lookup, column: i32) -> usize {
+    match found.column(column) {
+        Some(datum) => datum.value(),
+        None => Error::Corrupt("a destination lacks a value").raise(),
+    }
 }
 
 /// Creates a destination, unless the name is taken.
@@ -210,14 +213,14 @@ fn unused_id() -> Result<i32> {
     let mut last = Lookup::new(&table, 0);
     let mut id = match last.last() {
         Found::Nothing => 0,
-        _ => last.column(1).map_or(0, |d| d.value() as i32),
+        _ => number(&last, 1) as i32,
     };
     // A scan can miss the last row while idem_configure updates it. A look-up by id cannot miss the
     // row, so look up each id before it is used.
     let mut by_id = Lookup::new(&table, 1);
     loop {
         id = id.checked_add(1).ok_or(Error::NoDestinationLeft)?;
-        let key = equals(pg_sys::F_INT4EQ, id.into());
+        let key = equals(1, pg_sys::F_INT4EQ, id.into());
         if by_id.find(&mut [key]) == Found::Nothing {
             return Ok(id);
         }
@@ -225,5 +228,5 @@ fn unused_id() -> Result<i32> {
 }
 
 fn destination_table() -> Result<pg_sys::Oid> {
-    pg::relation_oid(c"destination").ok_or(Error::NotInstalled)
+    pg::relation(c"destination")
 }

@@ -1,8 +1,10 @@
-//! The errors of the SQL functions. This is the only place that assigns their SQLSTATE and hint.
+//! The errors of the functions in Rust, with their SQLSTATE and hint. Functions in PL/pgSQL raise
+//! their own errors.
 
 use idem_core::memory::OutOfMemory;
 use idem_core::{Invalid, Rejected};
 use pgrx::pg_sys::panic::ErrorReport;
+use pgrx::prelude::PgSqlErrorCode::*;
 use pgrx::prelude::*;
 use std::ffi::CStr;
 
@@ -15,8 +17,10 @@ pub enum Error {
     Invalid(Invalid),
     /// 53200: the memory that the arguments need cannot be allocated.
     OutOfMemory(OutOfMemory),
-    /// 58000: the tables of the extension do not exist.
+    /// 58000: the extension does not exist in this database.
     NotInstalled,
+    /// 58000: the extension exists, but lacks this table, index or sequence.
+    Missing { relation: String },
     /// 58000: the server did not load the library at its start.
     NotPreloaded,
     /// 54000: a payload is larger than idem.max_payload.
@@ -81,11 +85,31 @@ pub enum Error {
     SequenceBehind { of: String },
     /// XX001: a row that the extension wrote does not have the expected content.
     Corrupt(&'static str),
+    /// 25006: the function writes, and the server is a standby.
+    Standby { function: String },
+    /// 25001: a step waits for its fence in the transaction that has published the step before.
+    FenceInSameTransaction,
+    /// 58000: a trigger of others on a table that the library writes without firing it.
+    ForeignTrigger { trigger: String, table: String },
+    /// 58000: a table has other columns than those that the library writes.
+    OtherColumns { columns: i32, written: usize },
+    /// 0A000: an index on a table that the library writes has an expression or a predicate.
+    IndexIsNotPlain,
+    /// 58000: the access method of a table lacks a function.
+    OtherAccessMethod,
+    /// 58000: the operating system has no random numbers.
+    NoRandomNumbers,
 }
 
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
+    /// Raises the error.
+    pub fn raise(self) -> ! {
+        ErrorReport::from(self).report(PgLogLevel::ERROR);
+        unreachable!("an error ends the function")
+    }
+
     pub fn lease_lost(destination: &str) -> Self {
         Error::LeaseLost {
             destination: destination.to_owned(),
@@ -119,14 +143,14 @@ impl From<Error> for ErrorReport {
         let report = |code, message: String| ErrorReport::new(code, message, "idem");
         match error {
             Error::Null(argument) => report(
-                PgSqlErrorCode::ERRCODE_NULL_VALUE_NOT_ALLOWED,
+                ERRCODE_NULL_VALUE_NOT_ALLOWED,
                 format!("{argument} must not be null"),
             ),
             Error::Invalid(Invalid { message, hint }) => {
-                report(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, message).set_hint(hint)
+                report(ERRCODE_INVALID_PARAMETER_VALUE, message).set_hint(hint)
             }
             Error::OutOfMemory(OutOfMemory { bytes }) => report(
-                PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY,
+                ERRCODE_OUT_OF_MEMORY,
                 "out of memory".into(),
             )
             .set_hint(format!(
@@ -134,19 +158,24 @@ impl From<Error> for ErrorReport {
                  the server more memory."
             )),
             Error::NotInstalled => report(
-                PgSqlErrorCode::ERRCODE_SYSTEM_ERROR,
+                ERRCODE_SYSTEM_ERROR,
                 "extension idem is not installed in this database".into(),
             )
             .set_hint("CREATE EXTENSION idem;"),
+            Error::Missing { relation } => report(
+                ERRCODE_SYSTEM_ERROR,
+                format!("relation idem.{relation} is missing"),
+            )
+            .set_hint("Restore the database, or create the extension in a new database."),
             Error::NotPreloaded => report(
-                PgSqlErrorCode::ERRCODE_SYSTEM_ERROR,
+                ERRCODE_SYSTEM_ERROR,
                 "the server has not loaded the library of idem at its start".into(),
             )
             .set_hint(
                 "Add idem to shared_preload_libraries in postgresql.conf, and restart the server.",
             ),
             Error::NoDestinationLeft => report(
-                PgSqlErrorCode::ERRCODE_PROGRAM_LIMIT_EXCEEDED,
+                ERRCODE_PROGRAM_LIMIT_EXCEEDED,
                 "no id is left for a new destination".into(),
             )
             .set_hint("Remove unused destinations with idem_remove_destination."),
@@ -155,7 +184,7 @@ impl From<Error> for ErrorReport {
                 installed_is_older,
                 library,
             } => report(
-                PgSqlErrorCode::ERRCODE_SYSTEM_ERROR,
+                ERRCODE_SYSTEM_ERROR,
                 format!(
                     "library version {library} of idem does not support extension version \
                      {installed}"
@@ -167,7 +196,7 @@ impl From<Error> for ErrorReport {
                 format!("Install the library of version {installed} and restart the server.")
             }),
             Error::Restoring => report(
-                PgSqlErrorCode::ERRCODE_SYSTEM_ERROR,
+                ERRCODE_SYSTEM_ERROR,
                 "the database is being restored".into(),
             )
             .set_hint(
@@ -175,7 +204,7 @@ impl From<Error> for ErrorReport {
                  restore with --single-transaction needs no such call.",
             ),
             Error::LoneClaim { function } => report(
-                PgSqlErrorCode::ERRCODE_NO_ACTIVE_SQL_TRANSACTION,
+                ERRCODE_NO_ACTIVE_SQL_TRANSACTION,
                 format!("{} is alone in its transaction", function.to_string_lossy()),
             )
             .set_detail(
@@ -186,7 +215,7 @@ impl From<Error> for ErrorReport {
                 "Send BEGIN, the claim, the work and COMMIT, or do the work in the same statement.",
             ),
             Error::NoTransactionBlock { function } => report(
-                PgSqlErrorCode::ERRCODE_NO_ACTIVE_SQL_TRANSACTION,
+                ERRCODE_NO_ACTIVE_SQL_TRANSACTION,
                 format!(
                     "{} can only be used in transaction blocks",
                     function.to_string_lossy()
@@ -194,7 +223,7 @@ impl From<Error> for ErrorReport {
             )
             .set_hint("Send BEGIN first. If BEGIN failed, send BEGIN again before this function."),
             Error::CommitForbidden => report(
-                PgSqlErrorCode::ERRCODE_INVALID_TRANSACTION_TERMINATION,
+                ERRCODE_INVALID_TRANSACTION_TERMINATION,
                 "COMMIT is forbidden in this transaction".into(),
             )
             .set_hint(
@@ -207,17 +236,17 @@ impl From<Error> for ErrorReport {
                 "a COMMIT with the mark of idem is outside of the transaction that it ends",
             ),
             Error::FailedTransaction => report(
-                PgSqlErrorCode::ERRCODE_IN_FAILED_SQL_TRANSACTION,
+                ERRCODE_IN_FAILED_SQL_TRANSACTION,
                 "the transaction has failed and cannot be committed".into(),
             )
             .set_hint("Send ROLLBACK. The error of an earlier statement was ignored."),
             Error::SettingsChanged => report(
-                PgSqlErrorCode::ERRCODE_INVALID_TRANSACTION_STATE,
+                ERRCODE_INVALID_TRANSACTION_STATE,
                 "the role or the search_path was changed in the transaction".into(),
             )
             .set_hint("Restore both before the COMMIT: the functions of idem cannot be called."),
             Error::NotClaimed { destination } => report(
-                PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+                ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
                 format!(
                     "this transaction has not claimed the message for destination \"{destination}\""
                 ),
@@ -227,14 +256,14 @@ impl From<Error> for ErrorReport {
                  it returns true.",
             ),
             Error::ForgetsOwnClaim => report(
-                PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+                ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
                 "cannot forget a claim that this transaction made".into(),
             )
             .set_hint(
                 "Roll back to a savepoint before the claim, or forget it in a later transaction.",
             ),
             Error::LeaseLost { destination } => report(
-                PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+                ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
                 format!(
                     "this token holds no lease on the message for destination \"{destination}\""
                 ),
@@ -247,7 +276,7 @@ impl From<Error> for ErrorReport {
                 destination,
                 seconds,
             } => report(
-                PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE,
+                ERRCODE_LOCK_NOT_AVAILABLE,
                 format!(
                     "the message for destination \"{destination}\" is leased for another \
                      {seconds:.3} seconds"
@@ -258,7 +287,7 @@ impl From<Error> for ErrorReport {
                  in_progress instead.",
             ),
             Error::ClaimInProgress { destination } => report(
-                PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE,
+                ERRCODE_LOCK_NOT_AVAILABLE,
                 format!(
                     "another transaction is claiming the message for destination \"{destination}\""
                 ),
@@ -268,7 +297,7 @@ impl From<Error> for ErrorReport {
                  the lease is lost (55000).",
             ),
             Error::PayloadTooLarge { bytes, most } => report(
-                PgSqlErrorCode::ERRCODE_PROGRAM_LIMIT_EXCEEDED,
+                ERRCODE_PROGRAM_LIMIT_EXCEEDED,
                 format!("the payload has {bytes} bytes"),
             )
             .set_hint(format!(
@@ -279,24 +308,24 @@ impl From<Error> for ErrorReport {
                 destination,
                 taken_by,
             } => report(
-                PgSqlErrorCode::ERRCODE_INTEGRITY_CONSTRAINT_VIOLATION,
+                ERRCODE_INTEGRITY_CONSTRAINT_VIOLATION,
                 format!("another message id of destination \"{destination}\" has the same key"),
             )
             .set_hint(format!(
                 "The other id is {taken_by}. Send one of the two messages with another id."
             )),
             Error::CallNotBegun { step } => report(
-                PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+                ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
                 format!("no attempt at the call \"{step}\" of this message is under way"),
             )
             .set_hint("Call idem_begin_call and commit before each request."),
             Error::CallEnded { step, how } => report(
-                PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+                ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
                 format!("the call \"{step}\" of this message has already ended: it is {how}"),
             )
             .set_hint("The result that was recorded first is kept. Read it with idem_calls."),
             Error::RequestMismatch { step } => report(
-                PgSqlErrorCode::ERRCODE_INTEGRITY_CONSTRAINT_VIOLATION,
+                ERRCODE_INTEGRITY_CONSTRAINT_VIOLATION,
                 format!("the call \"{step}\" of this message was begun with another request"),
             )
             .set_hint(
@@ -305,7 +334,7 @@ impl From<Error> for ErrorReport {
             Error::ExpandedRow { function } => {
                 let function = function.to_string_lossy();
                 report(
-                    PgSqlErrorCode::ERRCODE_SYNTAX_ERROR,
+                    ERRCODE_SYNTAX_ERROR,
                     format!("this query calls {function} once for each column of its result"),
                 )
                 .set_hint(format!(
@@ -313,7 +342,7 @@ impl From<Error> for ErrorReport {
                 ))
             }
             Error::NeedsReadCommitted { function } => report(
-                PgSqlErrorCode::ERRCODE_INVALID_TRANSACTION_STATE,
+                ERRCODE_INVALID_TRANSACTION_STATE,
                 format!(
                     "{function} needs READ COMMITTED, but this transaction has another isolation \
                      level"
@@ -324,7 +353,7 @@ impl From<Error> for ErrorReport {
                  default_transaction_isolation = 'read committed'.",
             ),
             Error::SequenceBehind { of } => report(
-                PgSqlErrorCode::ERRCODE_SYSTEM_ERROR,
+                ERRCODE_SYSTEM_ERROR,
                 format!("sequence idem.{of}_seq is behind the rows that it numbers"),
             )
             .set_detail(
@@ -332,14 +361,61 @@ impl From<Error> for ErrorReport {
                  not deliver new effects.",
             )
             .set_hint("Stop producers and relays, then run SELECT idem_repair_relays()."),
-            Error::Corrupt(what) => report(PgSqlErrorCode::ERRCODE_DATA_CORRUPTED, what.into()),
+            Error::Corrupt(what) => report(ERRCODE_DATA_CORRUPTED, what.into()),
+            Error::Standby { function } => report(
+                ERRCODE_READ_ONLY_SQL_TRANSACTION,
+                format!("cannot execute {function} during recovery"),
+            )
+            .set_hint(
+                "Send claims to the primary. A standby serves idem_is_claimed, idem_effects and \
+                 idem_calls.",
+            ),
+            Error::FenceInSameTransaction => report(
+                ERRCODE_ACTIVE_SQL_TRANSACTION,
+                "cannot pass the fence in the transaction that published a step".into(),
+            )
+            .set_hint("Run each step of a rotation in its own transaction: CALL idem_maintain()."),
+            Error::ForeignTrigger { trigger, table } => report(
+                ERRCODE_SYSTEM_ERROR,
+                format!("trigger \"{trigger}\" on table idem.{table} does not belong to idem"),
+            )
+            .set_hint(
+                "Drop the trigger, or the foreign key that it belongs to. Functions of idem write \
+                 this table without firing it, so a tool such as pg_repack would lose rows.",
+            ),
+            Error::OtherColumns { columns, written } => report(
+                ERRCODE_SYSTEM_ERROR,
+                format!("a table of idem has {columns} columns, but the library writes {written}"),
+            )
+            .set_hint(
+                "Restore the columns that the extension created. A column that was added and \
+                 dropped again counts too.",
+            ),
+            Error::IndexIsNotPlain => report(
+                ERRCODE_FEATURE_NOT_SUPPORTED,
+                "an index on a table of idem has an expression or a predicate".into(),
+            )
+            .set_hint(
+                "Drop the index. Claims write these tables without the executor and maintain only \
+                 indexes of plain columns.",
+            ),
+            Error::OtherAccessMethod => report(
+                ERRCODE_SYSTEM_ERROR,
+                "the access method of a table of idem lacks a function".into(),
+            )
+            .set_hint("ALTER TABLE ... SET ACCESS METHOD heap;"),
+            Error::NoRandomNumbers => report(
+                ERRCODE_SYSTEM_ERROR,
+                "the operating system has no random numbers".into(),
+            )
+            .set_hint("Restart the server when the entropy source works."),
         }
     }
 }
 
 /// Returns the error of a program that commits where no guarded transaction is open.
 fn not_guarded(message: &'static str) -> ErrorReport {
-    let code = PgSqlErrorCode::ERRCODE_NO_ACTIVE_SQL_TRANSACTION;
+    let code = ERRCODE_NO_ACTIVE_SQL_TRANSACTION;
     ErrorReport::new(code, message, "idem")
         .set_detail(
             "The transaction in which idem_forbid_commit() was called has ended, or \

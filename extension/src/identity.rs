@@ -3,7 +3,7 @@
 
 use crate::destination::{self, Destination};
 use crate::errors::{Error, Result};
-use crate::pg::{Lookup, condition};
+use crate::pg::{Lookup, equals};
 use crate::ring::Entered;
 use idem_core::MessageId;
 use pgrx::prelude::*;
@@ -76,10 +76,9 @@ pub fn ensure_same_id(text: Option<&str>, id: &MessageId, destination: &str) -> 
 
 /// Returns the scan keys of an index that begins with a key (a uuid) and a destination.
 pub fn scan_keys(key: Option<pg_sys::Datum>, destination: i32) -> [pg_sys::ScanKeyData; 2] {
-    let equal = pg_sys::BTEqualStrategyNumber;
     let key = key.unwrap_or(pg_sys::Datum::from(0));
     [
-        condition(1, equal, pg_sys::F_UUID_EQ, key),
-        condition(2, equal, pg_sys::F_INT4EQ, destination.into()),
+        equals(1, pg_sys::F_UUID_EQ, key),
+        equals(2, pg_sys::F_INT4EQ, destination.into()),
     ]
 }

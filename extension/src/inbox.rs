@@ -1,5 +1,6 @@
 //! Reads the present state of an identity in the inbox.
 
+use crate::claim_row::column;
 use crate::errors::Result;
 use crate::filters::ClaimHashes;
 use crate::identity::Identity;
@@ -8,13 +9,6 @@ use crate::ring::Entered;
 use crate::slices::{Probed, slices_of};
 use pgrx::pg_sys;
 use std::sync::atomic::{Ordering::SeqCst, fence};
-
-/// The columns of a slice of the inbox, counted from 1.
-pub mod column {
-    pub const CLAIMED_AT: i32 = 2;
-    pub const ID: i32 = 5;
-    pub const FINGERPRINT: i32 = 6;
-}
 
 /// Returns the time of the found claim.
 pub fn claimed_at(claim: &Lookup) -> pg_sys::TimestampTz {

@@ -5,6 +5,7 @@
 #![allow(clippy::result_large_err)]
 
 mod claim;
+mod claim_row;
 mod commit_guard;
 mod complete;
 mod destination;

@@ -140,7 +140,7 @@ pub fn define() {
         GucRegistry::define_int_guc(
             c"idem.filter_memory",
             c"The shared memory for the filters of slices, in MB; 0 disables them.",
-            c"A retained claim takes two bytes. A slice without a filter is read for each claim.",
+            c"A retained claim takes two to four bytes. Each claim reads a slice without a filter.",
             &FILTER_MEMORY_MB,
             0,
             1 << 20,
@@ -150,8 +150,5 @@ pub fn define() {
     }
     crate::pause::define();
     // SAFETY: all settings of the prefix are defined.
-    #[cfg(not(any(feature = "pg13", feature = "pg14")))]
-    unsafe {
-        pgrx::pg_sys::MarkGUCPrefixReserved(c"idem".as_ptr())
-    };
+    unsafe { pgrx::pg_sys::MarkGUCPrefixReserved(c"idem".as_ptr()) };
 }

@@ -1,8 +1,9 @@
-//! State that the backends share: counters, the time of the worker's last pass and the waiters. The
-//! server reserves it at its start, so it must preload the library.
+//! State that the backends share. The server reserves it at its start, so it must preload the
+//! library. For each database: counters, the time of the worker's last pass, whether messages are
+//! pending, the highest floor of the relays, and whether a wrong version was logged. For the server:
+//! its run, and the backends that wait.
 
 use crate::errors::{Error, Result};
-use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 use pgrx::{PGRXSharedMemory, PgAtomic, pg_shmem_init, pg_sys};
 use std::cell::Cell;
@@ -148,10 +149,13 @@ pub fn init() {
     PRELOADED.store(true, Ordering::Relaxed);
 }
 
-fn random() -> u64 {
+/// Returns a random number, or raises 58000.
+pub fn random() -> u64 {
     let mut number = 0_u64;
     // SAFETY: fills the eight bytes of the number.
-    unsafe { pg_sys::pg_strong_random((&raw mut number).cast(), size_of::<u64>()) };
+    if unsafe { !pg_sys::pg_strong_random((&raw mut number).cast(), size_of::<u64>()) } {
+        Error::NoRandomNumbers.raise();
+    }
     number
 }
 
@@ -164,7 +168,7 @@ pub fn server_run() -> u64 {
 /// Returns the shared memory. Raises 58000 unless the library was preloaded.
 pub fn shared() -> &'static Shared {
     if let Err(error) = ensure_preloaded() {
-        ErrorReport::from(error).report(PgLogLevel::ERROR);
+        error.raise();
     }
     SHARED.get()
 }
@@ -219,7 +223,7 @@ pub fn number_of(database: pg_sys::Oid) -> Option<usize> {
     shared()
         .databases
         .iter()
-        .position(|place| place.oid.load(Ordering::SeqCst) == database.to_u32())
+        .position(|found| found.oid.load(Ordering::SeqCst) == database.to_u32())
 }
 
 /// Returns the shared state of a database that has a slot.
@@ -242,17 +246,17 @@ pub fn databases() -> impl Iterator<Item = (pg_sys::Oid, &'static Database)> {
 
 /// Frees the slot of a dropped database. No backend is connected to such a database.
 pub fn forget(database: pg_sys::Oid) {
-    let Some(place) = of(database) else {
+    let Some(found) = of(database) else {
         return;
     };
-    for counter in place.counters.iter().flat_map(|Counters(copy)| copy) {
+    for counter in found.counters.iter().flat_map(|Counters(copy)| copy) {
         counter.store(0, Ordering::SeqCst);
     }
-    place.recordings.store(0, Ordering::SeqCst);
-    place.receipts.store(0, Ordering::SeqCst);
-    place.last_pass.store(0, Ordering::SeqCst);
-    place.pending.store(0, Ordering::SeqCst);
-    place.floor.clear();
-    place.version_warned.store(false, Ordering::SeqCst);
-    place.oid.store(0, Ordering::SeqCst);
+    found.recordings.store(0, Ordering::SeqCst);
+    found.receipts.store(0, Ordering::SeqCst);
+    found.last_pass.store(0, Ordering::SeqCst);
+    found.pending.store(0, Ordering::SeqCst);
+    found.floor.clear();
+    found.version_warned.store(false, Ordering::SeqCst);
+    found.oid.store(0, Ordering::SeqCst);
 }

@@ -18,7 +18,7 @@ pub struct Slices {
     /// Slices that are only probed: those of the rings that the destination left, and the sealed
     /// slices. The oldest of a ring comes first.
     pub probed_only: Vec<Probed>,
-    /// The places that are probed and written, in this order.
+    /// The segments that are probed and written, in this order.
     pub written: Vec<Written>,
 }
 
@@ -52,7 +52,7 @@ impl Probed {
 pub struct Written {
     pub table: Table,
     pub segment: Segment,
-    /// Whether the place before this one is in the same slice.
+    /// Whether the segment before this one is in the same slice.
     pub is_repeated: bool,
     /// The filter of a slice that still takes claims. Each claimer adds its claim before it inserts
     /// it.
@@ -73,11 +73,11 @@ impl Slices {
         let sealed = ring.sealed().iter();
         probed_only.extend(sealed.map(|&slice| Probed::new(ring, slice)));
         pause_point("slices: before lock");
-        let written = ring.written().map(|place| Written {
-            table: Table::for_writing(place.slice.table),
-            segment: place.segment,
-            is_repeated: place.is_repeated,
-            hint: SliceFilter::of(ring, place.slice),
+        let written = ring.written().map(|at| Written {
+            table: Table::for_writing(at.slice.table),
+            segment: at.segment,
+            is_repeated: at.is_repeated,
+            hint: SliceFilter::of(ring, at.slice),
         });
         Slices {
             probed_only,
@@ -112,34 +112,6 @@ pub fn slices_of(destination: &Destination, rings: &Rings) -> Vec<Probed> {
 pub fn tables_of(destination: &Destination, rings: &Rings) -> Vec<pg_sys::Oid> {
     let slices = slices_of(destination, rings).into_iter();
     slices.map(|slice| slice.oid).collect()
-}
-
-/// Deletes the rows of a message from every slice in which they can be. `delete` deletes them from
-/// one slice and returns whether there was one; its second argument is whether an earlier call has
-/// deleted one. Returns whether a row was deleted.
-pub fn delete_from_slices(
-    destination: &Destination,
-    entered: &Rings,
-    kind: impl Fn(&Rings) -> Cow<Rings>,
-    mut delete: impl FnMut(pg_sys::Oid, bool) -> Result<bool>,
-) -> Result<bool> {
-    let mut any = false;
-    let mut slices = tables_of(destination, &kind(entered));
-    loop {
-        let mut is_deleted = false;
-        for &slice in &slices {
-            is_deleted |= delete(slice, any | is_deleted)?;
-        }
-        any |= is_deleted;
-        // While a ring opens, a row is in two slices. The ring may have begun to open since this
-        // transaction entered it, and a row can be written after the look into its first slice and
-        // before the look into the second one. So look again until nothing changes.
-        let latest = tables_of(destination, &kind(&ring::reread()?));
-        if !is_deleted && latest == slices {
-            return Ok(any);
-        }
-        slices = latest;
-    }
 }
 
 /// Returns every slice in which a reader can find a row of this destination: the slices of

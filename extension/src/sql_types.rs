@@ -3,7 +3,6 @@
 use crate::errors::{Error, Result};
 use idem_core::memory;
 use pgrx::callconv::{Arg, ArgAbi, BoxRet, FcInfo};
-use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::pgrx_sql_entity_graph::metadata::{
     ArgumentError, ReturnsError, ReturnsRef, SqlMappingRef, SqlTranslatable, TypeOrigin,
 };
@@ -23,7 +22,7 @@ impl JsonText {
 /// Fails with 53200 unless PostgreSQL can allocate `times` bytes for each byte of a value.
 fn ensure_memory(bytes: usize, times: usize) {
     if let Err(error) = memory::ensure(bytes.saturating_mul(times)) {
-        ErrorReport::from(Error::from(error)).report(PgLogLevel::ERROR);
+        Error::from(error).raise();
     }
 }
 

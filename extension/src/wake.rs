@@ -86,7 +86,7 @@ impl WaiterSlot {
         // memory in a backend.
         let (latch, database) =
             unsafe { (pg_sys::MyLatch as usize, pg_sys::MyDatabaseId.to_u32()) };
-        let place = shared().waiters.iter().find(|waiter| {
+        let slot = shared().waiters.iter().find(|waiter| {
             // A slot can be left over from a process that ended during its wait. Its latch then has
             // no owner, or this process owns the latch now.
             let taken_by = waiter.latch.load(Ordering::SeqCst);
@@ -109,9 +109,9 @@ impl WaiterSlot {
                     .compare_exchange(0, latch, Ordering::SeqCst, Ordering::SeqCst)
                     .is_ok()
         })?;
-        place.database.store(database, Ordering::SeqCst);
-        place.events.store(events, Ordering::SeqCst);
-        Some(WaiterSlot(place))
+        slot.database.store(database, Ordering::SeqCst);
+        slot.events.store(events, Ordering::SeqCst);
+        Some(WaiterSlot(slot))
     }
 }
 
@@ -147,8 +147,8 @@ pub fn left_ms(deadline: Instant) -> i64 {
 /// Without a slot in shared memory the function only sleeps. Each sleep of the session is longer
 /// than the one before, up to a limit.
 pub fn wait_for_effects(deadline: Instant) -> bool {
-    let place = WaiterSlot::take(EFFECTS);
-    let Some(database) = this_database().filter(|_| place.is_some()) else {
+    let slot = WaiterSlot::take(EFFECTS);
+    let Some(database) = this_database().filter(|_| slot.is_some()) else {
         let idle = IDLE_MS.get();
         IDLE_MS.set((idle * 2).min(POLL_MS.1));
         sleep_ms(idle.min(left_ms(deadline)).max(1));

@@ -11,7 +11,7 @@ use xshell::{Shell, cmd};
 use crate::step;
 
 /// The versions of PostgreSQL for which the extension can be built.
-const SUPPORTED: std::ops::RangeInclusive<u16> = 13..=18;
+const SUPPORTED: std::ops::RangeInclusive<u16> = 15..=18;
 
 /// A Debian suite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(supported(18).unwrap(), 18);
         let error = supported(19).unwrap_err().to_string();
         assert!(
-            error.contains("PostgreSQL 19") && error.contains("13 to 18"),
+            error.contains("PostgreSQL 19") && error.contains("15 to 18"),
             "{error}"
         );
     }

@@ -1,14 +1,14 @@
 //! Looks up claims that were made before.
 
 use super::{Claimed, own};
+use crate::claim_row::column;
 use crate::errors::{Error, Result};
 use crate::filters::ClaimHashes;
 use crate::identity::Identity;
-use crate::inbox::{claimed_at, column};
-use crate::pause::pause_point;
-use crate::pg::{FoundIn, Hold, Lookup, Table, find_in, look_again};
+use crate::inbox::claimed_at;
+use crate::pg::Lookup;
 use crate::ring::{self, Entered, Rings};
-use crate::slices::{delete_from_slices, slices_of, slices_to_read};
+use crate::slices::{slices_of, slices_to_read};
 use idem_core::MessageId;
 use pgrx::pg_sys;
 
@@ -56,7 +56,7 @@ pub fn held<'a>(id: MessageId<'a>, name: &'a str, rings: &'a Entered) -> Result<
 
 /// Returns the time of the claim that this transaction made, and `None` if it has not claimed the
 /// message.
-fn own_claim(identity: &Identity, rings: &Rings) -> Result<Option<pg_sys::TimestampTz>> {
+pub fn own_claim(identity: &Identity, rings: &Rings) -> Result<Option<pg_sys::TimestampTz>> {
     let mut keys = identity.keys();
     // Search the newest slice of the present ring first, because the claim is there unless the ring
     // has rotated since. The rings that the destination left follow, because this transaction may
@@ -71,55 +71,4 @@ fn own_claim(identity: &Identity, rings: &Rings) -> Result<Option<pg_sys::Timest
         }
     }
     Ok(None)
-}
-
-/// Deletes the claim from every slice. Returns whether there was a claim. Until it has deleted one,
-/// it waits for a claim in progress. Fails with 55000 if this transaction made the claim.
-pub fn forget(id: MessageId, name: &str) -> Result<bool> {
-    let rings = ring::enter()?;
-    let Some(identity) = Identity::find(id, name)? else {
-        return Ok(false);
-    };
-    // Look for the own claim before waiting for another claimer, which may wait for this
-    // transaction. A transaction must undo its own claim by a rollback to a savepoint, which also
-    // removes the effects of the claim.
-    if own_claim(&identity, &rings)?.is_some() {
-        return Err(Error::ForgetsOwnClaim);
-    }
-    let current = identity.destination.ring(&rings).current().table;
-    let kind = Rings::inbox_slices;
-    delete_from_slices(&identity.destination, &rings, kind, |slice, is_deleted| {
-        let forgotten = forget_in(slice, &identity, is_deleted)?;
-        if slice == current {
-            pause_point("forget: after current");
-        }
-        Ok(forgotten)
-    })
-}
-
-/// Deletes the claim from one slice. Returns whether the slice had the claim.
-///
-/// Waits for a claim in progress, unless its row is deleted again. If `is_deleted` is true, this
-/// transaction has deleted a claim of the message. Then a claim in progress is a later one, or its
-/// claimer is about to lose and will wait for this transaction. So this function does not wait for
-/// a row that is being inserted.
-fn forget_in(slice: pg_sys::Oid, identity: &Identity, is_deleted: bool) -> Result<bool> {
-    let table = Table::for_writing(slice);
-    let mut lookup = Lookup::in_segments(&table);
-    let held = look_again(|| match find_in([&mut lookup], &mut identity.keys()) {
-        FoundIn::Nothing => Some(Hold::Nothing),
-        FoundIn::Row(row) => row.hold_found(true),
-        FoundIn::InProgress(writer) if writer.retracts() => Some(Hold::Nothing),
-        FoundIn::InProgress(writer) if is_deleted && !writer.deletes() => Some(Hold::Nothing),
-        FoundIn::InProgress(writer) => {
-            writer.wait();
-            None
-        }
-    });
-    if held != Hold::Held {
-        return Ok(false);
-    }
-    identity.check(&lookup, column::ID)?;
-    lookup.delete();
-    Ok(true)
 }

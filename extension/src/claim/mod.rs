@@ -46,12 +46,13 @@ mod own;
 mod together;
 
 pub use batch::claim_batch;
-pub use inspect::{claim_of, forget, held};
+pub use inspect::{claim_of, held, own_claim};
 
+use crate::claim_row::{claim_row, column};
 use crate::errors::{Error, Result};
 use crate::filters::ClaimHashes;
 use crate::identity::Identity;
-use crate::inbox::{claimed_at, column};
+use crate::inbox::claimed_at;
 use crate::pause::{is_left_out, pause_point};
 use crate::pending::{PendingCheck, PendingState};
 use crate::pg::{self, FoundIn, Home, Inserter, Lookup, find_in, look_again};
@@ -166,7 +167,7 @@ struct ClaimWriter<'s, 'a> {
     terms: Terms<'s>,
     hashes: ClaimHashes,
     probed_only: Vec<ProbedSlice<'s>>,
-    written: Vec<WrittenPlace<'s>>,
+    written: Vec<WrittenClaim<'s>>,
     pending: Option<PendingCheck<'a>>,
     /// False while messages are looked up again.
     counts_look_ups: bool,
@@ -214,18 +215,18 @@ impl<'s> ProbedSlice<'s> {
 }
 
 /// A segment to which claims are written.
-struct WrittenPlace<'s> {
+struct WrittenClaim<'s> {
     slice: &'s Written,
     /// In the whole slice.
     lookup: LazyLookup<'s>,
     /// In this segment only. This claim may have a row in the segment before it.
-    at_place: LazyLookup<'s>,
+    in_segment: LazyLookup<'s>,
     inserter: Inserter<'s>,
     /// Whether the slice was read for the present claim before the insert.
     is_read: bool,
 }
 
-impl<'s> WrittenPlace<'s> {
+impl<'s> WrittenClaim<'s> {
     /// Returns the look-up, unless the hint excludes the claim. An insert follows: its unique index
     /// decides. Each running claimer that writes an earlier segment also writes this one.
     fn lookup(&mut self, hash: Option<ClaimHash>) -> Option<&mut Lookup<'s>> {
@@ -236,9 +237,9 @@ impl<'s> WrittenPlace<'s> {
             .then(|| lookup.get(|| Lookup::in_segments(&slice.table)))
     }
 
-    fn at_place(&mut self) -> &mut Lookup<'s> {
+    fn in_segment(&mut self) -> &mut Lookup<'s> {
         let slice = self.slice;
-        self.at_place
+        self.in_segment
             .get(|| Lookup::in_segment(&slice.table, slice.segment))
     }
 }
@@ -261,10 +262,10 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
             written: slices
                 .written
                 .iter()
-                .map(|slice| WrittenPlace {
+                .map(|slice| WrittenClaim {
                     slice,
                     lookup: LazyLookup::new(),
-                    at_place: LazyLookup::new(),
+                    in_segment: LazyLookup::new(),
                     inserter: Inserter::new(&slice.table),
                     is_read: false,
                 })
@@ -398,7 +399,7 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
         }
     }
 
-    /// Inserts the claim into one of the written places. Returns the outcome if another claimer has
+    /// Inserts the claim into one of the written segments. Returns the outcome if another claimer has
     /// inserted the key since the look-up.
     fn insert(
         &mut self,
@@ -407,8 +408,8 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
         identity: &Identity,
         claimed_at: &mut pg_sys::TimestampTz,
     ) -> Result<Option<Outcome<'static>>> {
-        let place = &mut self.written[n];
-        let slice = place.slice;
+        let written = &mut self.written[n];
+        let slice = written.slice;
         let hash = self.hashes.of(identity);
         let is_first = slice
             .hint
@@ -425,29 +426,22 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
             && (terms.wait || terms.holds_pending)
             && !pg::is_decoded();
         look_again(|| {
-            let row = [
-                identity.key_datum(),
-                claimed_at.into_datum(),
-                identity.destination.id.into_datum(),
-                slice.segment.into_datum(),
-                identity.id.text.into_datum(),
-                terms.fingerprint.into_datum(),
-            ];
+            let row = claim_row(identity, *claimed_at, slice.segment, terms.fingerprint);
             let is_inserted = match std::mem::take(&mut is_ordinary) {
-                true => place.inserter.insert_ordinary(&row),
-                false => place.inserter.insert(&row),
+                true => written.inserter.insert_ordinary(&row),
+                false => written.inserter.insert(&row),
             };
             if is_inserted {
                 return Some(Ok(None));
             }
-            let lookup = place.at_place();
+            let lookup = written.in_segment();
             let earlier =
                 look_again(|| earlier_claim([&mut *lookup], keys, identity, terms, pending));
             match earlier {
                 Ok(None) => {
                     // The other claim may have been committed with effects and then deleted by
-                    // idem_forget, so this claim needs a later time. Only in the first place: the
-                    // rows of a claim have the same time. In the second place the time of this
+                    // idem_forget, so this claim needs a later time. Only in the first segment: the
+                    // rows of a claim have the same time. In the second segment the time of this
                     // claim is earlier than that of the other one.
                     if n == 0 {
                         *claimed_at = pg::clock();
@@ -480,11 +474,11 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
         }
     }
 
-    /// Deletes this claim from the first `places` written places, because the claim failed after
-    /// these inserts. A claim is in all written places or in none.
-    fn retract(&mut self, places: usize, keys: &mut [pg_sys::ScanKeyData]) {
-        for place in &mut self.written[..places] {
-            let lookup = place.at_place();
+    /// Deletes this claim from the first `count` written segments, because the claim failed after
+    /// these inserts. A claim is in all written segments or in none.
+    fn retract(&mut self, count: usize, keys: &mut [pg_sys::ScanKeyData]) {
+        for written in &mut self.written[..count] {
+            let lookup = written.in_segment();
             if lookup.find_mine(keys) {
                 lookup.delete();
             }

@@ -6,6 +6,7 @@
 //! speculative insertion for each row: it writes 0.6 times the WAL.
 
 use super::{ClaimWriter, own};
+use crate::claim_row::claim_row;
 use crate::errors::Result;
 use crate::identity::Identity;
 use crate::pause::{is_left_out, pause_point};
@@ -81,18 +82,10 @@ impl<'a> ClaimWriter<'_, 'a> {
         pause_point("batch: before insert");
         let claimed_at = pg::clock();
         let is_inserted = in_subtransaction(|| {
-            let mut places = inserters.iter_mut().zip(&self.written);
-            let inserted = places.all(|(inserter, place)| {
+            let mut segments = inserters.iter_mut().zip(&self.written);
+            let inserted = segments.all(|(inserter, written)| {
                 inserter.insert(new, scratch, |&n| {
-                    let message = identity(n);
-                    [
-                        message.key_datum(),
-                        claimed_at.into_datum(),
-                        message.destination.id.into_datum(),
-                        place.slice.segment.into_datum(),
-                        message.id.text.into_datum(),
-                        None,
-                    ]
+                    claim_row(&identity(n), claimed_at, written.slice.segment, None)
                 })
             });
             pause_point("batch: before second look");

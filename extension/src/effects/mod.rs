@@ -3,13 +3,9 @@
 
 mod read;
 mod record;
-mod replay;
-mod send;
 
 pub use read::recorded;
-pub use record::{record, record_each};
-pub use replay::replay;
-pub use send::{Sent, send};
+pub use record::{record, record_each, replay, send};
 
 use crate::errors::Result;
 use crate::settings::check_payload;

@@ -1,4 +1,5 @@
-//! Appends effects to the outbox in the transaction that holds the claim.
+//! Appends effects to the outbox: those of a claim that the transaction holds, messages that result
+//! from no other message, and recorded effects that are published again.
 //!
 //! The row of an effect contains the time of its claim, and [`read`](super::read) returns only the
 //! effects with the time of the present claim. So the effects of an execution that was forgotten
@@ -8,37 +9,31 @@
 //! The transaction id is assigned before the first sequence number is taken. Relays depend on this
 //! order: see sql/internal/batches.sql.
 
+use super::read::recorded;
 use crate::claim::Claimed;
 use crate::errors::Result;
 use crate::outbox::{self, Appending, Effect, Source, by_source, column};
-use crate::pg::Lookup;
-use crate::ring::Entered;
-use crate::stats::{Counter, count_many};
-use idem_core::{EffectSpec, effect_message_id, memory};
-use pgrx::pg_sys;
+use crate::pg::{Lookup, from_unix};
+use crate::ring::{self, Entered};
+use crate::stats::{Counter, count, count_many};
+use idem_core::{EffectSpec, MessageId, effect_message_id, memory};
 use uuid::Uuid;
 
 /// Records effects of a message. Returns their message ids, in order. Repeated calls in one
 /// transaction append to the effects that were recorded before.
 pub fn record(claimed: &Claimed, effects: &[EffectSpec]) -> Result<Vec<Uuid>> {
-    let mut message_ids = memory::reserve(effects.len())?;
-    if !effects.is_empty() {
-        let mut outbox = Appending::new(&claimed.rings().outbox)?;
-        append(&mut outbox, claimed, effects, &mut message_ids)?;
-        outbox.finish();
-    }
-    count_many(Counter::EffectRecorded, message_ids.len());
-    Ok(message_ids)
+    let message = std::iter::once(Ok((*claimed, effects)));
+    record_each(message, effects.len(), claimed.rings())
 }
 
-/// Records the effects of several messages, which are `count` effects. Returns their message ids.
+/// Records the effects of several messages, which are `total` effects. Returns their message ids.
 pub fn record_each<'a>(
     mut messages: impl Iterator<Item = Result<(Claimed<'a>, &'a [EffectSpec<'a>])>>,
-    count: usize,
+    total: usize,
     rings: &Entered,
 ) -> Result<Vec<Uuid>> {
-    let mut message_ids = memory::reserve(count)?;
-    if count == 0 {
+    let mut message_ids = memory::reserve(total)?;
+    if total == 0 {
         // The claims are checked.
         messages.try_for_each(|message| message.map(drop))?;
         return Ok(message_ids);
@@ -51,6 +46,31 @@ pub fn record_each<'a>(
     outbox.finish();
     count_many(Counter::EffectRecorded, message_ids.len());
     Ok(message_ids)
+}
+
+/// Appends a message that does not result from another message, so it needs no claim.
+pub fn send(message: &Effect) -> Result<()> {
+    let rings = ring::enter()?;
+    let mut outbox = Appending::new(&rings.outbox)?;
+    outbox.append(message)?;
+    outbox.finish();
+    count(Counter::EffectSent);
+    Ok(())
+}
+
+/// Publishes the recorded effects of a message again: copies their rows into the current slice, and
+/// returns their number. Only the sequence number, the transaction id and the mark as a replay
+/// differ.
+pub fn replay(id: MessageId, destination: &str) -> Result<usize> {
+    let rings = ring::enter()?;
+    let rows = recorded(id, destination)?;
+    if !rows.is_empty() {
+        let mut outbox = Appending::new(&rings.outbox)?;
+        rows.iter().try_for_each(|row| outbox.append_again(row))?;
+        outbox.finish();
+    }
+    count_many(Counter::EffectReplayed, rows.len());
+    Ok(rows.len())
 }
 
 fn append(
@@ -90,17 +110,11 @@ fn append(
             content_type: &effect.content_type,
             headers: effect.headers,
             traceparent: effect.traceparent.as_deref(),
-            deliver_after: effect.deliver_after.map(since_2000),
+            deliver_after: effect.deliver_after.map(from_unix),
         })?;
     }
     claimed.set_next_ordinal(first + effects.len() as i32);
     Ok(())
-}
-
-/// Converts microseconds since 1970 to PostgreSQL's microseconds since 2000.
-pub fn since_2000(unix_microseconds: i64) -> pg_sys::TimestampTz {
-    const EPOCHS_APART: i64 = 946_684_800_000_000;
-    unix_microseconds.saturating_sub(EPOCHS_APART)
 }
 
 /// Returns one more than the last ordinal that this execution of the message has recorded. The

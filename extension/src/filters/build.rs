@@ -12,7 +12,8 @@
 //! COPY, invalidate the filter before they exist: see [`invalidate`].
 
 use super::memory::{self, Filters, filters};
-use super::slice::place_of;
+use super::slice::slot_and_tag;
+use crate::claim_row::{WIDTHS, column};
 use crate::errors::Result;
 use crate::pause::is_left_out;
 use crate::pg::{self, Table, estimated_rows, for_each_version, is_standby};
@@ -24,14 +25,6 @@ use pgrx::prelude::*;
 
 /// A filter that passes more of the claims that are not in its slice is too small.
 pub(super) const MOST_FALSE_POSITIVES: f64 = 0.01;
-
-/// The columns of a slice of the inbox.
-mod column {
-    pub const KEY: i32 = 1;
-    pub const DESTINATION: i32 = 3;
-    /// The bytes of each column of a claim with a uuid: its text id and its fingerprint are NULL.
-    pub const WIDTHS: [i32; 6] = [16, 8, 4, 2, 1, 1];
-}
 
 /// Does the next step for the slices of one ring: the newest slice first, because most duplicates
 /// are young. Returns true if a step was done.
@@ -64,7 +57,7 @@ pub fn prepare_opened(ring_number: usize) -> Result<bool> {
     let Some((filters, ring)) = filters().zip(rings.inbox.get(ring_number)) else {
         return Ok(false);
     };
-    let current = place_of(ring, ring.current());
+    let current = slot_and_tag(ring, ring.current());
     let is_used = current.is_some_and(|(slot, _)| filters.arena.describe(slot).is_some());
     let Some(opened) = ring.filling().nth(1).filter(|_| is_used) else {
         return Ok(false);
@@ -82,7 +75,7 @@ fn remove_others(filters: &Filters, ring_number: usize, ring: &Ring, probed: &[S
     let needed = |slot, tag| {
         probed
             .iter()
-            .any(|&slice| place_of(ring, slice) == Some((slot, tag)))
+            .any(|&slice| slot_and_tag(ring, slice) == Some((slot, tag)))
     };
     for slot in memory::slots_of(ring_number) {
         let filter = filters.arena.describe(slot);
@@ -102,13 +95,13 @@ fn build(filters: &Filters, ring: &Ring, slice: Slice) -> bool {
 }
 
 fn building<'a>(filters: &Filters, ring: &Ring, slice: Slice) -> Option<Building<'a>> {
-    let (slot, tag) = place_of(ring, slice)?;
+    let (slot, tag) = slot_and_tag(ring, slice)?;
     filters.arena.building(slot, tag)
 }
 
 /// Prepares a filter for a slice, unless it has a good one. Returns whether a filter was prepared.
 fn prepare(filters: &Filters, ring: &Ring, slice: Slice) -> bool {
-    let Some((slot, tag)) = place_of(ring, slice) else {
+    let Some((slot, tag)) = slot_and_tag(ring, slice) else {
         return false;
     };
     let filter = filters.arena.describe(slot);
@@ -125,7 +118,7 @@ fn prepare(filters: &Filters, ring: &Ring, slice: Slice) -> bool {
 /// Returns the number of claims for which the filter of a slice is prepared. A slice that still
 /// takes claims will probably have as many as the slice before it.
 fn expected_claims(ring: &Ring, slice: Slice) -> u64 {
-    let rows = |slice: Slice| estimated_rows(&Table::for_reading(slice.table), column::WIDTHS);
+    let rows = |slice: Slice| estimated_rows(&Table::for_reading(slice.table), WIDTHS);
     let is_sealed = ring.sealed().contains(&slice);
     let expected = match is_sealed {
         true => rows(slice) * 11 / 10,

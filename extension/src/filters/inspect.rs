@@ -2,7 +2,7 @@
 
 use super::build::MOST_FALSE_POSITIVES;
 use super::memory::{self, Filters, filters};
-use super::slice::place_of;
+use super::slice::slot_and_tag;
 use crate::errors::Result;
 use crate::pg::is_standby;
 use crate::ring;
@@ -31,7 +31,7 @@ pub fn filter_states() -> Result<Vec<FilterState>> {
     let mut states = Vec::new();
     for (number, ring) in rings.inbox.iter().enumerate() {
         for slice in ring.probed() {
-            let found = filters().zip(place_of(ring, slice));
+            let found = filters().zip(slot_and_tag(ring, slice));
             let filter = found.and_then(|(filters, (slot, tag))| {
                 let filter = filters.arena.describe(slot);
                 filter.filter(|filter| filter.tag == tag)

@@ -5,7 +5,7 @@
 
 use crate::ring::RINGS;
 use crate::settings::FILTER_MEMORY_MB;
-use crate::shared::{self, DATABASES};
+use crate::shared::{self, DATABASES, random};
 use idem_core::filter::{Arena, Chunk, Slot};
 use pgrx::prelude::*;
 use pgrx::{PgSharedMemoryInitialization, pg_shmem_init, pg_sys};
@@ -31,12 +31,12 @@ struct Header {
     chunks: AtomicU64,
 }
 
-/// The place of the memory in this process, or null.
+/// The address of the memory in this process, or null.
 pub struct FilterMemory(AtomicPtr<Header>);
 
 static MEMORY: FilterMemory = FilterMemory(AtomicPtr::new(std::ptr::null_mut()));
 
-/// The sizes and places of the parts.
+/// The sizes and positions of the parts.
 struct Layout {
     chunks: usize,
     owners: usize,
@@ -95,9 +95,7 @@ impl PgSharedMemoryInitialization for FilterMemory {
             if !found {
                 // The lines of a chunk are initialized when a filter takes the chunk.
                 std::ptr::write_bytes(header.cast::<u8>(), 0, layout.lines);
-                let mut seed = 0_u64;
-                pg_sys::pg_strong_random((&raw mut seed).cast(), size_of::<u64>());
-                (*header).seed.store(seed, Ordering::Relaxed);
+                (*header).seed.store(random(), Ordering::Relaxed);
                 (*header)
                     .chunks
                     .store(layout.chunks as u64, Ordering::Relaxed);

@@ -17,7 +17,7 @@ pub struct SliceFilter {
 impl SliceFilter {
     /// Returns `None` if the slices of this ring have no filters, or if there is no memory.
     pub fn of(ring: &Ring, slice: Slice) -> Option<Self> {
-        let (slot, tag) = place_of(ring, slice)?;
+        let (slot, tag) = slot_and_tag(ring, slice)?;
         Some(SliceFilter {
             filters: filters()?,
             slot,
@@ -52,7 +52,7 @@ impl SliceFilter {
 }
 
 /// Returns the slot of the filter of a slice, and what it must describe.
-pub fn place_of(ring: &Ring, slice: Slice) -> Option<(usize, Tag)> {
+pub fn slot_and_tag(ring: &Ring, slice: Slice) -> Option<(usize, Tag)> {
     let number = usize::try_from(slice.number).ok()?;
     let tag = Tag {
         table: slice.table.to_u32(),

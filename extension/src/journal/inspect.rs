@@ -1,6 +1,6 @@
 //! Reads the external calls of a message. Writes nothing and works on a standby.
 
-use super::book::{CallEntry, CallHistory};
+use super::history::{CallEntry, CallHistory};
 use crate::errors::Result;
 use crate::identity::Identity;
 use crate::pg::{Lookup, Table};
@@ -36,9 +36,9 @@ pub fn calls_of(id: MessageId, destination: &str) -> Result<Vec<(String, CallHis
     }
     let mut pages: Vec<_> = pages
         .into_iter()
-        .map(|(step, page)| (step, page.with_attempts()))
+        .map(|(step, history)| (step, history.with_attempts()))
         .collect();
-    pages.sort_by_key(|(_, page)| page.began_at());
+    pages.sort_by_key(|(_, history)| history.began_at());
     Ok(pages)
 }
 

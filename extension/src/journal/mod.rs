@@ -7,8 +7,7 @@
 //! journal rotate with the slices of the claims and are written by the same rules. A call is
 //! therefore remembered as long as a claim.
 
-mod book;
-mod forget;
+mod history;
 mod inspect;
 
 use crate::destination::identity_name;
@@ -18,11 +17,10 @@ use crate::pending::ensure_leased;
 use crate::pg::{clock, look_again};
 use crate::ring::{self, Entered};
 use crate::slices::Slices;
-pub use book::CallHistory;
-pub use forget::forget;
+pub use history::CallHistory;
 pub use inspect::calls_of;
 
-use book::CallJournal;
+use history::CallJournal;
 use idem_core::{CallEvent, CallState, MessageId, call_key, check_len, limits, request_digest};
 use pgrx::pg_sys;
 use uuid::Uuid;
@@ -75,31 +73,31 @@ pub fn begin(call: Call, request: Option<&str>, token: Option<i64>) -> Result<Be
     let digest = request.map(request_digest);
     let digest = digest.as_ref().map(|digest| &digest[..]);
     let slices = Slices::open(&identity.destination, &rings.journal_slices());
-    let mut book = CallJournal::new(&slices, identity, call.step);
-    let (page, state) = look_again(|| {
-        let mut page = book.read();
-        if page.first_digest().is_some_and(|first| first != digest) {
+    let mut journal = CallJournal::new(&slices, identity, call.step);
+    let (history, state) = look_again(|| {
+        let mut history = journal.read();
+        if history.first_digest().is_some_and(|first| first != digest) {
             return Some(Err(Error::RequestMismatch {
                 step: call.step.to_owned(),
             }));
         }
-        let state = page.attempts.state();
+        let state = history.attempts.state();
         if matches!(state, CallState::New | CallState::Unknown) {
             let at = clock();
-            if !book.add(&page, CallEvent::Begun, at, digest, None) {
+            if !journal.add(&history, CallEvent::Begun, at, digest, None) {
                 return None;
             }
-            page.attempts.record(CallEvent::Begun, at);
+            history.attempts.record(CallEvent::Begun, at);
         }
-        Some(Ok((page, state)))
+        Some(Ok((history, state)))
     })?;
     Ok(Begun {
         state,
         idempotency_key,
-        attempt: page.attempts.made(),
-        begun_at: page.attempts.begun_at().unwrap_or_else(clock),
-        response: page.body_if(state == CallState::Done),
-        error: page.body_if(state == CallState::Failed),
+        attempt: history.attempts.made(),
+        begun_at: history.attempts.begun_at().unwrap_or_else(clock),
+        response: history.body_if(state == CallState::Done),
+        error: history.body_if(state == CallState::Failed),
     })
 }
 
@@ -136,22 +134,22 @@ fn record_end(call: Call, event: CallEvent, body: Option<&str>) -> Result<()> {
     };
     let identity = Identity::find(call.id, call.destination)?.ok_or_else(not_begun)?;
     let slices = Slices::open(&identity.destination, &rings.journal_slices());
-    let mut book = CallJournal::new(&slices, identity, call.step);
+    let mut journal = CallJournal::new(&slices, identity, call.step);
     look_again(|| {
-        let page = book.read();
+        let history = journal.read();
         // A caller that does not know whether its commit succeeded may record the same event again.
-        if page
+        if history
             .last()
             .is_some_and(|last| last.event == event && last.body == body)
         {
             return Some(Ok(()));
         }
-        let ended = match page.attempts.state() {
+        let ended = match history.attempts.state() {
             CallState::New => return Some(Err(not_begun())),
             CallState::Unknown => {
-                let digest = page.first_digest().flatten();
-                return book
-                    .add(&page, event, clock(), digest, body)
+                let digest = history.first_digest().flatten();
+                return journal
+                    .add(&history, event, clock(), digest, body)
                     .then_some(Ok(()));
             }
             CallState::Done => "done",

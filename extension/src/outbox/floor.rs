@@ -10,7 +10,7 @@
 //! floor afterwards.
 
 use crate::errors::{Error, Result};
-use crate::pg::{for_each_row, is_standby, next_value, relation_oid, with_exclusive_lock};
+use crate::pg::{for_each_row, is_standby, next_value, relation, with_exclusive_lock};
 use crate::shared::{Floor, this_database};
 use pgrx::pg_sys;
 use std::ffi::CStr;
@@ -73,7 +73,7 @@ impl Numbers {
 }
 
 fn sequence() -> Result<pg_sys::Oid> {
-    relation_oid(c"outbox_seq").ok_or(Error::NotInstalled)
+    relation(c"outbox_seq")
 }
 
 fn of(sequence: pg_sys::Oid) -> &'static Floor {
@@ -104,7 +104,7 @@ fn is_of(floor: &Floor, sequence: pg_sys::Oid) -> bool {
 fn read_tables() -> Result<i64> {
     let mut highest = 0;
     for (table, columns) in FLOORS {
-        let table = relation_oid(table).ok_or(Error::NotInstalled)?;
+        let table = relation(table)?;
         for_each_row(table, |value_of| {
             pgrx::check_for_interrupts!();
             let floors = columns.iter().filter_map(|&column| value_of(column));

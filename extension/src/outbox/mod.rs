@@ -157,9 +157,9 @@ pub mod column {
 
 /// Opens a slice with the index that finds the effects of a message.
 pub fn by_source(slice: pg_sys::Oid) -> Result<Table> {
-    let name = pg::relation_name(slice).ok_or(Error::NotInstalled)?;
-    let index = CString::new(format!("{name}_source")).map_err(|_| Error::NotInstalled)?;
-    Table::with_index(slice, &index, false).ok_or(Error::NotInstalled)
+    let index = pg::relation_name(slice).and_then(|name| CString::new(name + "_source").ok());
+    let index = index.ok_or(Error::Corrupt("a slice of the outbox was dropped"))?;
+    Table::with_index(slice, &index, false)
 }
 
 /// Returns the scan keys of this index for the effects of a claim. The time comes first, so that
@@ -168,11 +168,10 @@ pub fn claim_keys(
     identity: &Identity,
     claimed_at: pg_sys::TimestampTz,
 ) -> [pg_sys::ScanKeyData; 2] {
-    let equal = pg_sys::BTEqualStrategyNumber;
     let key = identity.key_datum().unwrap_or(pg_sys::Datum::from(0));
     [
-        pg::condition(1, equal, pg_sys::F_TIMESTAMPTZ_EQ, claimed_at.into()),
-        pg::condition(2, equal, pg_sys::F_UUID_EQ, key),
+        pg::equals(1, pg_sys::F_TIMESTAMPTZ_EQ, claimed_at.into()),
+        pg::equals(2, pg_sys::F_UUID_EQ, key),
     ]
 }
 

@@ -1,7 +1,6 @@
 //! Acquires leases. A lease is committed before the message is processed. Its token is a fencing
 //! token: it is greater than the tokens of all earlier leases.
 
-use super::failures::now_unix;
 use super::policy::max_attempts;
 use super::row::{LeaseState, Leased, NewRow, State, column, errors};
 use super::tables;
@@ -160,7 +159,12 @@ fn next_lease(
     let now = pg::clock();
     let mut errors = errors(row.column(column::ERRORS));
     if state.lease == LeaseState::Leased {
-        errors = note_failure(&errors, now_unix(), state.attempt, Failure::LeaseExpired);
+        errors = note_failure(
+            &errors,
+            pg::now_unix(),
+            state.attempt,
+            Failure::LeaseExpired,
+        );
     }
     let is_exhausted = is_final(&errors) || state.attempt >= max_attempts(&identity.destination)?;
     let attempt = if is_exhausted {
@@ -191,11 +195,11 @@ fn next_lease(
 }
 
 pub fn next_seq() -> Result<i64> {
-    let sequence = pg::relation_oid(c"pending_seq").ok_or(Error::NotInstalled)?;
+    let sequence = pg::relation(c"pending_seq")?;
     Ok(pg::next_value(sequence))
 }
 
 pub fn next_token() -> Result<i64> {
-    let sequence = pg::relation_oid(c"lease_token_seq").ok_or(Error::NotInstalled)?;
+    let sequence = pg::relation(c"lease_token_seq")?;
     Ok(pg::next_value(sequence))
 }

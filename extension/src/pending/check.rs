@@ -78,11 +78,11 @@ impl<'a> PendingCheck<'a> {
     }
 
     fn table(&self) -> Result<&Table> {
-        if self.table.get().is_none() {
-            let _ = self.table.set(tables::try_current(self.rings)?);
+        if let Some(table) = self.table.get() {
+            return Ok(table);
         }
-        // The cell was filled above.
-        self.table.get().ok_or(crate::errors::Error::NotInstalled)
+        let table = tables::try_current(self.rings)?;
+        Ok(self.table.get_or_init(|| table))
     }
 }
 

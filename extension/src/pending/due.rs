@@ -8,7 +8,7 @@
 //! commits late can be overtaken.
 
 use super::row::{LeaseState, State, column, errors};
-use crate::pg::{Latest, Table, Walk, condition, null_condition};
+use crate::pg::{Latest, Table, Walk, condition, equals, null_condition};
 use idem_core::is_final;
 use pgrx::prelude::*;
 use pgrx::{FromDatum, pg_sys};
@@ -46,12 +46,7 @@ impl<'t> DueIndex<'t> {
     /// Starts a scan of the messages that are due from `from` to `to`.
     pub fn seek(&mut self, from: pg_sys::TimestampTz, to: pg_sys::TimestampTz) {
         let mut conditions = [
-            condition(
-                1,
-                pg_sys::BTEqualStrategyNumber,
-                pg_sys::F_INT4EQ,
-                self.destination.into(),
-            ),
+            equals(1, pg_sys::F_INT4EQ, self.destination.into()),
             condition(
                 2,
                 pg_sys::BTGreaterEqualStrategyNumber,
@@ -226,24 +221,14 @@ impl<'t> OrderingKeyIndex<'t> {
         };
         let mut conditions = [
             self.of_destination(),
-            condition(2, pg_sys::BTEqualStrategyNumber, pg_sys::F_TEXTEQ, key),
-            condition(
-                3,
-                pg_sys::BTEqualStrategyNumber,
-                pg_sys::F_CHAREQ,
-                lease.datum(),
-            ),
+            equals(2, pg_sys::F_TEXTEQ, key),
+            equals(3, pg_sys::F_CHAREQ, lease.datum()),
         ];
         self.walk.seek(&mut conditions);
     }
 
     fn of_destination(&self) -> pg_sys::ScanKeyData {
-        condition(
-            1,
-            pg_sys::BTEqualStrategyNumber,
-            pg_sys::F_INT4EQ,
-            self.destination.into(),
-        )
+        equals(1, pg_sys::F_INT4EQ, self.destination.into())
     }
 }
 

@@ -46,7 +46,6 @@
 pub mod acquire;
 mod check;
 mod due;
-pub mod failures;
 pub mod lease;
 pub mod next;
 mod payloads;

@@ -12,7 +12,6 @@
 
 use super::acquire::next_token;
 use super::due::Due;
-use super::failures::now_unix;
 use super::payloads::Payloads;
 use super::policy::max_attempts;
 use super::row::{LeaseState, Leased, column, errors};
@@ -20,7 +19,7 @@ use super::search::{Ended, Search, SearchResult, Visit};
 use super::tables;
 use crate::destination::{Destination, find};
 use crate::errors::{Error, Result};
-use crate::pg::{self, Appender, Hold, Lookup, Table, Walk, condition};
+use crate::pg::{self, Appender, Hold, Lookup, Table, Walk, equals};
 use crate::ring;
 use idem_core::limits::LARGEST_PAYLOAD_BYTES;
 use idem_core::{Failure, last_failure, note_failure};
@@ -131,16 +130,9 @@ impl Call<'_> {
         // Enter the rings before locking the row: idem_configure also locks idem.ring first and the
         // row afterwards, so the two cannot deadlock.
         ring::enter()?;
-        let destinations =
-            Table::for_writing(pg::relation_oid(c"destination").ok_or(Error::NotInstalled)?);
+        let destinations = Table::for_writing(pg::relation(c"destination")?);
         let mut row = Lookup::new(&destinations, 1);
-        let equal = pg_sys::BTEqualStrategyNumber;
-        let mut key = [condition(
-            1,
-            equal,
-            pg_sys::F_INT4EQ,
-            self.destination.id.into(),
-        )];
+        let mut key = [equals(1, pg_sys::F_INT4EQ, self.destination.id.into())];
         if row.hold(&mut key, true) != Hold::Held {
             return Err(Error::Corrupt("a destination has no row"));
         }
@@ -179,7 +171,7 @@ fn take(
     let noted = lease_expired.then(|| {
         note_failure(
             &before,
-            now_unix(),
+            pg::now_unix(),
             message.state.attempt,
             Failure::LeaseExpired,
         )

@@ -6,7 +6,7 @@
 //! `idem_relay_next` parks such an effect, so the messages behind it are returned.
 
 use crate::errors::{Error, Result};
-use crate::pg::{Lookup, Table, condition, size_of};
+use crate::pg::{Lookup, Table, equals, size_of};
 use crate::ring;
 use idem_core::memory;
 use pgrx::pg_sys;
@@ -32,12 +32,7 @@ impl Payloads {
     /// other transaction moves its payload to another slice.
     pub fn find(&mut self, slice: i16, seq: i64) -> Result<Payload<'_>> {
         let mut rows = Lookup::insert_only(self.slice(slice)?, 1);
-        let seq = condition(
-            1,
-            pg_sys::BTEqualStrategyNumber,
-            pg_sys::F_INT8EQ,
-            pg_sys::Datum::from(seq),
-        );
+        let seq = equals(1, pg_sys::F_INT8EQ, pg_sys::Datum::from(seq));
         rows.seek(&mut [seq]);
         if !rows.next_existing() {
             return Err(Error::Corrupt("a pending message has no payload"));

@@ -8,17 +8,12 @@ use pgrx::pg_sys;
 
 /// Returns the maximum number of attempts for a message of the destination.
 pub fn max_attempts(destination: &Destination) -> Result<i32> {
-    let table = Table::for_reading(pg::relation_oid(c"retry_policy").ok_or(Error::NotInstalled)?);
+    let table = Table::for_reading(pg::relation(c"retry_policy")?);
     if table.is_empty() {
         return Ok(MAX_ATTEMPTS);
     }
     let mut policy = Lookup::new(&table, 1);
-    let key = pg::condition(
-        1,
-        pg_sys::BTEqualStrategyNumber,
-        pg_sys::F_INT4EQ,
-        destination.id.into(),
-    );
+    let key = pg::equals(1, pg_sys::F_INT4EQ, destination.id.into());
     if !policy.find_existing(&mut [key]) {
         return Ok(MAX_ATTEMPTS);
     }

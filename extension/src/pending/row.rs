@@ -1,6 +1,6 @@
 //! A pending row, as sql/schema/pending.sql declares it.
 
-use crate::errors::Result;
+use crate::errors::{Error, Result};
 use crate::identity::Identity;
 use crate::pg::{Lookup, Walk};
 use crate::sql_types::{JsonText, jsonb_datum};
@@ -35,7 +35,7 @@ pub enum LeaseState {
 
 impl LeaseState {
     /// Returns the value in the table.
-    pub fn letter(self) -> u8 {
+    fn code(self) -> u8 {
         match self {
             LeaseState::Ready => b'r',
             LeaseState::Leased => b'l',
@@ -44,17 +44,18 @@ impl LeaseState {
         }
     }
 
-    fn from_letter(letter: u8) -> Self {
-        match letter {
+    fn from_code(code: u8) -> Self {
+        match code {
+            b'r' => LeaseState::Ready,
             b'l' => LeaseState::Leased,
             b'w' => LeaseState::Waiting,
             b'd' => LeaseState::Dead,
-            _ => LeaseState::Ready,
+            _ => Error::Corrupt("a pending message has an unknown state").raise(),
         }
     }
 
     pub fn datum(self) -> pg_sys::Datum {
-        pg_sys::Datum::from(self.letter())
+        pg_sys::Datum::from(self.code())
     }
 }
 
@@ -113,14 +114,17 @@ impl State {
     }
 
     fn from_columns(column: impl Fn(i32) -> Option<pg_sys::Datum>) -> Self {
-        let number = |n| column(n).map_or(0, |d| d.value() as i64);
+        let number = |n| match column(n) {
+            Some(datum) => datum.value() as i64,
+            None => Error::Corrupt("a pending message lacks a value").raise(),
+        };
         State {
             seq: number(column::SEQ),
             token: number(column::TOKEN),
             due_at: number(column::DUE_AT),
             attempt: number(column::ATTEMPT) as i32,
             payload_slice: column(column::PAYLOAD_SLICE).map(|d| d.value() as i16),
-            lease: LeaseState::from_letter(number(column::STATE) as u8),
+            lease: LeaseState::from_code(number(column::STATE) as u8),
             stops_claims: number(column::STOPS_CLAIMS) & 1 == 1,
         }
     }

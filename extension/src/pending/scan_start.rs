@@ -24,13 +24,13 @@ const DESTINATIONS: usize = 1_000;
 /// index on (destination, due_at, seq).
 pub const BEGINNING: pg_sys::TimestampTz = pg_sys::TimestampTz::MIN;
 
-struct Place {
+struct Position {
     first_due: pg_sys::TimestampTz,
     full_scan_due: Instant,
 }
 
 thread_local! {
-    static PLACES: RefCell<HashMap<i32, Place>> = RefCell::default();
+    static POSITIONS: RefCell<HashMap<i32, Position>> = RefCell::default();
 }
 
 /// A scan of one session for due messages: where in the index it started, and when.
@@ -43,11 +43,11 @@ pub struct ScanStart {
 /// Starts a scan for a destination.
 pub fn begin(destination: i32) -> ScanStart {
     let began = Instant::now();
-    let at = PLACES.with_borrow(|places| {
-        places
+    let at = POSITIONS.with_borrow(|positions| {
+        positions
             .get(&destination)
-            .filter(|place| began < place.full_scan_due)
-            .map_or(BEGINNING, |place| place.first_due)
+            .filter(|position| began < position.full_scan_due)
+            .map_or(BEGINNING, |position| position.first_due)
     });
     ScanStart {
         destination,
@@ -59,17 +59,17 @@ pub fn begin(destination: i32) -> ScanStart {
 impl ScanStart {
     /// Notes the due time of the first message that the scan found.
     pub fn found(&self, first_due: pg_sys::TimestampTz) {
-        PLACES.with_borrow_mut(|places| {
-            if places.len() >= DESTINATIONS {
-                places.clear();
+        POSITIONS.with_borrow_mut(|positions| {
+            if positions.len() >= DESTINATIONS {
+                positions.clear();
             }
-            let place = places.entry(self.destination).or_insert(Place {
+            let position = positions.entry(self.destination).or_insert(Position {
                 first_due,
                 full_scan_due: self.began,
             });
-            place.first_due = first_due;
+            position.first_due = first_due;
             if self.at == BEGINNING {
-                place.full_scan_due = Instant::now() + (self.began.elapsed() * SHARE).max(APART);
+                position.full_scan_due = Instant::now() + (self.began.elapsed() * SHARE).max(APART);
             }
         });
     }

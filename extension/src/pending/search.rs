@@ -79,29 +79,30 @@ impl Search {
         let due_table = by_index(self.table, IndexKind::Due)?;
         let key_table = by_index(self.table, IndexKind::Order)?;
         let mut run = Run {
-            search: self,
             due: DueIndex::new(&due_table, &snapshot, self.destination),
             keys: OrderingKeyIndex::new(&key_table, &snapshot, self.destination, self.now),
-            scratch: Scratch::new(),
-            visit,
-            taken: 0,
-            is_full: false,
             blocked: 0,
-            result: SearchResult {
-                ended: Ended::Done,
-                exhausted: Vec::new(),
-                is_contended: false,
+            taker: Taker {
+                search: self,
+                scratch: Scratch::new(),
+                visit,
+                taken: 0,
+                is_full: false,
+                result: SearchResult {
+                    ended: Ended::Done,
+                    exhausted: Vec::new(),
+                    is_contended: false,
+                },
             },
         };
         run.whole()?;
-        Ok(run.result)
+        Ok(run.taker.result)
     }
 }
 
-struct Run<'s, 't> {
+/// Offers messages to the visitor, and notes what ends the search.
+struct Taker<'s> {
     search: &'s Search,
-    due: DueIndex<'t>,
-    keys: OrderingKeyIndex<'t>,
     /// The memory for the errors of one message.
     scratch: Scratch,
     visit: &'s mut dyn FnMut(&Due, &mut Walk) -> Result<Visit>,
@@ -109,23 +110,65 @@ struct Run<'s, 't> {
     /// Whether a message was larger than the number of bytes that the caller has left, or a message
     /// with an expired lease was taken.
     is_full: bool,
+    result: SearchResult,
+}
+
+impl Taker<'_> {
+    /// Offers a message that can be leased: the head of its ordering key, or one without a key.
+    /// Returns whether another transaction holds it.
+    fn offer(&mut self, message: &Due, row: &mut Walk) -> Result<bool> {
+        let (key, max_attempts) = (uuid(row), self.search.max_attempts);
+        let is_exhausted = || is_exhausted(row, &message.state, max_attempts);
+        if self.scratch.with(is_exhausted) {
+            self.note_exhausted(key);
+        } else if self.taken == 0 || !is_suspect(message) {
+            match (self.visit)(message, row)? {
+                Visit::Taken => {
+                    self.taken += 1;
+                    self.is_full = is_suspect(message);
+                }
+                Visit::TooLarge => self.is_full = true,
+                Visit::Unreturnable => self.note_exhausted(key),
+                Visit::Held => {
+                    self.result.is_contended = true;
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    fn has_enough(&self) -> bool {
+        self.is_full || self.taken >= self.search.at_most
+    }
+
+    fn note_exhausted(&mut self, key: Option<pgrx::Uuid>) {
+        if self.result.exhausted.len() < EXHAUSTED {
+            self.result.exhausted.extend(key);
+        }
+    }
+}
+
+struct Run<'s, 't> {
+    due: DueIndex<'t>,
+    keys: OrderingKeyIndex<'t>,
     /// The number of visited messages that wait for another message of their key.
     blocked: usize,
-    result: SearchResult,
+    taker: Taker<'s>,
 }
 
 impl Run<'_, '_> {
     fn whole(&mut self) -> Result<()> {
-        let start = scan_start::begin(self.search.destination);
+        let start = scan_start::begin(self.taker.search.destination);
         let Some(first) = self.first_due(start.at) else {
             return Ok(());
         };
         start.found(first.state.due_at);
         let from = first.state.due_at;
         self.in_order(first)?;
-        if self.taken == 0
-            && self.result.ended == Ended::Done
-            && self.blocked > self.search.window()
+        if self.taker.taken == 0
+            && self.taker.result.ended == Ended::Done
+            && self.blocked > self.taker.search.window()
         {
             self.by_ordering_keys()?;
             self.without_keys(from)?;
@@ -134,12 +177,12 @@ impl Run<'_, '_> {
     }
 
     fn first_due(&mut self, from: pg_sys::TimestampTz) -> Option<Due> {
-        self.due.seek(from, self.search.now);
+        self.due.seek(from, self.taker.search.now);
         let first = self.due.next();
         if first.is_some() || from == BEGINNING {
             return first;
         }
-        self.due.seek(BEGINNING, self.search.now);
+        self.due.seek(BEGINNING, self.taker.search.now);
         self.due.next()
     }
 
@@ -147,14 +190,14 @@ impl Run<'_, '_> {
     fn in_order(&mut self, first: Due) -> Result<()> {
         let mut next = Some(first);
         while let Some(message) = next {
-            if message.order_key.is_some() && !self.search.holds_destination {
-                if self.taken == 0 {
-                    self.result.ended = Ended::NeedsDestination;
+            if message.order_key.is_some() && !self.taker.search.holds_destination {
+                if self.taker.taken == 0 {
+                    self.taker.result.ended = Ended::NeedsDestination;
                 }
                 return Ok(());
             }
             self.consider(&message)?;
-            if self.has_enough() || self.blocked > self.search.window() {
+            if self.taker.has_enough() || self.blocked > self.taker.search.window() {
                 return Ok(());
             }
             next = self.due.next();
@@ -170,33 +213,9 @@ impl Run<'_, '_> {
                 return Ok(());
             }
         }
-        // Check this only for a message that can be leased, because it parses the errors.
-        let (row, max_attempts) = (self.due.row(), self.search.max_attempts);
-        let is_exhausted = || is_exhausted(row, &message.state, max_attempts);
-        if self.scratch.with(is_exhausted) {
-            let key = uuid(self.due.row());
-            self.note_exhausted(key);
-            return Ok(());
-        }
-        if is_suspect(message) && self.taken > 0 {
-            return Ok(());
-        }
-        match (self.visit)(message, self.due.row())? {
-            Visit::Taken => {
-                self.taken += 1;
-                self.is_full = is_suspect(message);
-            }
-            Visit::TooLarge => self.is_full = true,
-            Visit::Unreturnable => {
-                let key = uuid(self.due.row());
-                self.note_exhausted(key);
-            }
-            Visit::Held => {
-                self.result.is_contended = true;
-                if let Some(key) = &message.order_key {
-                    self.keys.block(key);
-                }
-            }
+        let is_held = self.taker.offer(message, self.due.row())?;
+        if is_held && let Some(key) = &message.order_key {
+            self.keys.block(key);
         }
         Ok(())
     }
@@ -208,25 +227,9 @@ impl Run<'_, '_> {
             if let OrderingKeyHead::Message { seq } = self.keys.head(&this)
                 && let Some((message, row)) = self.keys.message(&this, seq)
             {
-                let max_attempts = self.search.max_attempts;
-                let is_exhausted = || is_exhausted(row, &message.state, max_attempts);
-                if self.scratch.with(is_exhausted) {
-                    let key = uuid(row);
-                    self.note_exhausted(key);
-                } else if self.taken == 0 || !is_suspect(&message) {
-                    let key = uuid(row);
-                    match (self.visit)(&message, row)? {
-                        Visit::Taken => {
-                            self.taken += 1;
-                            self.is_full = is_suspect(&message);
-                        }
-                        Visit::TooLarge => self.is_full = true,
-                        Visit::Unreturnable => self.note_exhausted(key),
-                        Visit::Held => self.result.is_contended = true,
-                    }
-                    if self.has_enough() {
-                        return Ok(());
-                    }
+                self.taker.offer(&message, row)?;
+                if self.taker.has_enough() {
+                    return Ok(());
                 }
             }
             key = self.keys.key_after(Some(&this));
@@ -237,29 +240,19 @@ impl Run<'_, '_> {
     /// Visits the messages without an ordering key. The search in the order of due times does not
     /// reach them if too many blocked messages with keys are before them.
     fn without_keys(&mut self, from: pg_sys::TimestampTz) -> Result<()> {
-        if self.taken > 0 || !self.keys.any_without_key() {
+        if self.taker.taken > 0 || !self.keys.any_without_key() {
             return Ok(());
         }
-        self.due.seek(from, self.search.now);
+        self.due.seek(from, self.taker.search.now);
         while let Some(message) = self.due.next() {
             if message.order_key.is_none() {
                 self.consider(&message)?;
-                if self.has_enough() {
+                if self.taker.has_enough() {
                     return Ok(());
                 }
             }
         }
         Ok(())
-    }
-
-    fn has_enough(&self) -> bool {
-        self.is_full || self.taken >= self.search.at_most
-    }
-
-    fn note_exhausted(&mut self, key: Option<pgrx::Uuid>) {
-        if self.result.exhausted.len() < EXHAUSTED {
-            self.result.exhausted.extend(key);
-        }
     }
 }
 

@@ -48,7 +48,7 @@ pub fn by_index(table: pg_sys::Oid, kind: IndexKind) -> Result<Table> {
         (false, IndexKind::Due) => c"pending_1_due",
         (false, IndexKind::Order) => c"pending_1_order",
     };
-    Table::with_index(table, index, false).ok_or(Error::NotInstalled)
+    Table::with_index(table, index, false)
 }
 
 /// The indexes other than the primary key.

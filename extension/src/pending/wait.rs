@@ -25,7 +25,7 @@ const CONTENDED_MS: i64 = 100;
 /// intervals.
 pub fn wait(destination: &str, deadline: Instant) -> Result<bool> {
     // Take the slot before the first search, so that a later commit wakes this backend.
-    let place = WaiterSlot::take(MESSAGES);
+    let slot = WaiterSlot::take(MESSAGES);
     let mut poll_ms = POLL_MS.0;
     loop {
         let look = look(destination)?;
@@ -43,7 +43,7 @@ pub fn wait(destination: &str, deadline: Instant) -> Result<bool> {
         if look.is_contended {
             pause_ms = pause_ms.min(CONTENDED_MS);
         }
-        if place.is_none() {
+        if slot.is_none() {
             pause_ms = pause_ms.min(poll_ms);
             poll_ms = (poll_ms * 2).min(POLL_MS.1);
         }

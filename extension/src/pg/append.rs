@@ -72,9 +72,9 @@ impl Appender {
             (*self.slot).tts_tableOid = (*self.heap).rd_id;
             let mut epq: pg_sys::EPQState = std::mem::zeroed();
             let none = std::ptr::null_mut();
-            #[cfg(any(feature = "pg13", feature = "pg14", feature = "pg15"))]
+            #[cfg(feature = "pg15")]
             pg_sys::EvalPlanQualInit(&mut epq, self.estate, none, std::ptr::null_mut(), -1);
-            #[cfg(not(any(feature = "pg13", feature = "pg14", feature = "pg15")))]
+            #[cfg(not(feature = "pg15"))]
             pg_sys::EvalPlanQualInit(
                 &mut epq,
                 self.estate,

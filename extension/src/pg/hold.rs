@@ -2,7 +2,7 @@
 //! the row. This works at every isolation level, as in the apply worker of logical replication
 //! (`execReplication.c`).
 
-use super::{Found, Lookup, Settled, look_again};
+use super::{Found, Lookup, Settled, look_again, routine};
 use crate::pause::pause_point;
 use pgrx::pg_sys;
 use pgrx::pg_sys::ffi::pg_guard_ffi_boundary;
@@ -57,20 +57,14 @@ impl Lookup<'_> {
             // next command. This is allowed because no parallel operation runs in a function that
             // writes.
             pg_sys::CommandCounterIncrement();
-            let Some(lock) = (*self.table.heap)
-                .rd_tableam
-                .as_ref()
-                .and_then(|am| am.tuple_lock)
-            else {
-                return pg_sys::TM_Result::TM_WouldBlock;
-            };
-            let mut place = (*self.slot).tts_tid;
+            let lock = routine(self.table.heap, |am| am.tuple_lock);
+            let mut tid = (*self.slot).tts_tid;
             let snapshot = pg_sys::RegisterSnapshot(pg_sys::GetLatestSnapshot());
             let command = pg_sys::GetCurrentCommandId(false);
             let result = pg_guard_ffi_boundary(|| {
                 lock(
                     self.table.heap,
-                    &mut place,
+                    &mut tid,
                     snapshot,
                     self.slot,
                     command,

@@ -3,9 +3,9 @@
 
 use super::delete::delete_row;
 use super::opened::Row;
-use super::{Table, raise};
+use super::{Table, routine};
+use crate::errors::Error;
 use crate::pause::{is_left_out, pause_point};
-use pgrx::PgSqlErrorCode;
 use pgrx::pg_sys;
 use pgrx::pg_sys::Datum;
 use pgrx::pg_sys::ffi::pg_guard_ffi_boundary;
@@ -61,7 +61,7 @@ impl<'t> Inserter<'t> {
         matches!(inserted, Ok(Inserted::Yes))
     }
 
-    /// Returns the place of the row that was inserted last.
+    /// Returns the TID of the row that was inserted last.
     pub(super) fn tid(&self) -> Option<pg_sys::ItemPointerData> {
         // SAFETY: the slot exists while this value does.
         self.row.map(|row| unsafe { (*row.slot).tts_tid })
@@ -80,10 +80,7 @@ impl<'t> Inserter<'t> {
         // SAFETY: `prepare_row` has filled the slot. The functions and their order are those of
         // ExecInsert. An error in between leaves a dead tuple of an aborted transaction.
         unsafe {
-            let am = (*heap).rd_tableam.as_ref();
-            let Some(insert) = am.and_then(|am| am.tuple_insert) else {
-                return false;
-            };
+            let insert = routine(heap, |am| am.tuple_insert);
             pg_guard_ffi_boundary(|| insert(heap, slot, command, 0, std::ptr::null_mut()));
             pause_point("insert: ordinary row");
             let unique = index_insert(
@@ -119,13 +116,10 @@ impl<'t> Inserter<'t> {
         // transaction.
         unsafe {
             let xid = pg_sys::GetCurrentTransactionId();
-            let am = (*heap).rd_tableam.as_ref();
-            let Some((insert, complete)) = am.and_then(|am| {
+            let (insert, complete) = routine(heap, |am| {
                 am.tuple_insert_speculative
                     .zip(am.tuple_complete_speculative)
-            }) else {
-                return Ok(Inserted::Taken);
-            };
+            });
             let token = pg_sys::SpeculativeInsertionLockAcquire(xid);
             pg_guard_ffi_boundary(|| insert(heap, slot, command, 0, std::ptr::null_mut(), token));
             pause_point("insert: before index");
@@ -175,12 +169,7 @@ impl<'t> Inserter<'t> {
                 }
                 let info = pg_sys::BuildIndexInfo(index);
                 if !(*info).ii_Expressions.is_null() || !(*info).ii_Predicate.is_null() {
-                    raise(
-                        PgSqlErrorCode::ERRCODE_FEATURE_NOT_SUPPORTED,
-                        "an index on a table of idem has an expression or a predicate".into(),
-                        "Drop the index. Claims write these tables without the executor and \
-                         maintain only indexes of plain columns.",
-                    );
+                    Error::IndexIsNotPlain.raise();
                 }
                 let check = if (*(*index).rd_index).indisunique {
                     pg_sys::IndexUniqueCheck::UNIQUE_CHECK_YES
@@ -214,15 +203,8 @@ pub(super) unsafe fn fill(slot: *mut pg_sys::TupleTableSlot, values: &[Option<Da
     unsafe {
         let columns = (*(*slot).tts_tupleDescriptor).natts;
         if usize::try_from(columns) != Ok(values.len()) {
-            raise(
-                PgSqlErrorCode::ERRCODE_SYSTEM_ERROR,
-                format!(
-                    "a table of idem has {columns} columns, but the library writes {}",
-                    values.len()
-                ),
-                "Restore the columns that the extension created. A column that was added and \
-                 dropped again counts too.",
-            );
+            let written = values.len();
+            Error::OtherColumns { columns, written }.raise();
         }
         pg_sys::ExecClearTuple(slot);
         for (i, value) in values.iter().enumerate() {

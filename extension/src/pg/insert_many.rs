@@ -2,7 +2,7 @@
 //! because it needs no speculative insertion. It never waits.
 
 use super::insert::{fill, index_insert};
-use super::{Scratch, Table};
+use super::{Scratch, Table, routine};
 use pgrx::pg_sys;
 use pgrx::pg_sys::Datum;
 use pgrx::pg_sys::ffi::pg_guard_ffi_boundary;
@@ -69,10 +69,7 @@ impl<'t> ManyInserter<'t> {
                 fill(*slot, &row(element));
             }
             let command = pg_sys::GetCurrentCommandId(true);
-            let am = (*heap).rd_tableam.as_ref();
-            let Some(multi_insert) = am.and_then(|am| am.multi_insert) else {
-                return false;
-            };
+            let multi_insert = routine(heap, |am| am.multi_insert);
             let (first, count) = (slots.as_mut_ptr(), slots.len() as i32);
             pg_guard_ffi_boundary(|| {
                 multi_insert(heap, first, count, command, 0, std::ptr::null_mut())

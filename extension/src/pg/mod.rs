@@ -40,12 +40,11 @@ pub use subtransaction::{cached_subtransactions, in_subtransaction};
 pub use table::Table;
 pub use unbound::next_value;
 pub use versions::{estimated_rows, for_each_version};
-pub use walk::{Latest, Walk, condition, null_condition};
+pub use walk::{Latest, Walk, condition, equals, null_condition};
 pub use writer::{Writer, look_again};
 
 use crate::errors::{Error, Result};
-use pgrx::pg_sys::panic::ErrorReport;
-use pgrx::{PgLogLevel, PgSqlErrorCode, pg_sys};
+use pgrx::pg_sys;
 
 /// Fails with 25006 on a standby and in a read-only transaction. The callers write without the
 /// executor, which would check this. `call` is the name of the SQL function.
@@ -53,12 +52,8 @@ pub fn ensure_writable(call: &std::ffi::CStr) {
     // SAFETY: the functions raise an error or return; the name outlives them.
     unsafe {
         if is_standby() {
-            raise(
-                PgSqlErrorCode::ERRCODE_READ_ONLY_SQL_TRANSACTION,
-                format!("cannot execute {} during recovery", call.to_string_lossy()),
-                "Send claims to the primary. A standby serves idem_is_claimed, idem_effects and \
-                 idem_calls.",
-            );
+            let function = call.to_string_lossy().into_owned();
+            Error::Standby { function }.raise();
         }
         pg_sys::PreventCommandIfReadOnly(call.as_ptr());
         pg_sys::PreventCommandIfParallelMode(call.as_ptr());
@@ -83,9 +78,9 @@ pub fn may_execute(role: pg_sys::Oid, function: pg_sys::Oid) -> bool {
     let execute = pg_sys::ACL_EXECUTE as pg_sys::AclMode;
     // SAFETY: the caller is in a transaction that has not failed, so the catalogs can be read.
     unsafe {
-        #[cfg(any(feature = "pg13", feature = "pg14", feature = "pg15"))]
+        #[cfg(feature = "pg15")]
         let result = pg_sys::pg_proc_aclcheck(function, role, execute);
-        #[cfg(not(any(feature = "pg13", feature = "pg14", feature = "pg15")))]
+        #[cfg(not(feature = "pg15"))]
         let result = pg_sys::object_aclcheck(pg_sys::ProcedureRelationId, function, role, execute);
         result == pg_sys::AclResult::ACLCHECK_OK
     }
@@ -151,11 +146,18 @@ pub fn transaction_status(tx: u64) -> Status {
     }
 }
 
-/// Raises an error where no `Result` can be returned.
-fn raise(code: PgSqlErrorCode, message: String, hint: &'static str) {
-    ErrorReport::new(code, message, "idem")
-        .set_hint(hint)
-        .report(PgLogLevel::ERROR);
+/// Returns a function of the table's access method, or raises 58000 if there is none.
+///
+/// # Safety
+/// `heap` is an open table.
+unsafe fn routine<T>(
+    heap: pg_sys::Relation,
+    pick: impl FnOnce(&pg_sys::TableAmRoutine) -> Option<T>,
+) -> T {
+    // SAFETY: by the contract of this function.
+    let routines = unsafe { (*heap).rd_tableam.as_ref() };
+    let picked = routines.and_then(pick);
+    picked.unwrap_or_else(|| Error::OtherAccessMethod.raise())
 }
 
 /// The sub-object in the tag of an exclusive lock. SQL commands lock the whole object, so they do
@@ -218,6 +220,20 @@ pub fn excludes_sessions(database: pg_sys::Oid) -> bool {
     }
 }
 
+/// Returns the OID of a relation of schema idem. Fails with 58000 if it does not exist.
+pub fn relation(name: &std::ffi::CStr) -> Result<pg_sys::Oid> {
+    relation_oid(name).ok_or_else(|| {
+        // SAFETY: a look-up in the system cache by a NUL-terminated name.
+        let schema = unsafe { pg_sys::get_namespace_oid(c"idem".as_ptr(), true) };
+        if schema == pg_sys::InvalidOid {
+            return Error::NotInstalled;
+        }
+        Error::Missing {
+            relation: name.to_string_lossy().into_owned(),
+        }
+    })
+}
+
 /// Returns the OID of a relation of schema idem; `None` if it does not exist.
 pub fn relation_oid(name: &std::ffi::CStr) -> Option<pg_sys::Oid> {
     // SAFETY: these are look-ups in the system caches by NUL-terminated names.
@@ -267,6 +283,19 @@ pub fn transaction_start() -> pg_sys::TimestampTz {
 pub fn clock() -> pg_sys::TimestampTz {
     // SAFETY: reads the clock.
     unsafe { pg_sys::GetCurrentTimestamp() }
+}
+
+/// The microseconds from 1970 to 2000, where the times of PostgreSQL begin.
+const EPOCHS_APART: i64 = 946_684_800_000_000;
+
+/// Returns the present time in microseconds since 1970.
+pub fn now_unix() -> i64 {
+    clock().saturating_add(EPOCHS_APART)
+}
+
+/// Converts microseconds since 1970.
+pub fn from_unix(microseconds: i64) -> pg_sys::TimestampTz {
+    microseconds.saturating_sub(EPOCHS_APART)
 }
 
 /// Returns these rows from a set-returning function. They have the function's own result type.

@@ -3,6 +3,7 @@
 //! The scan fetches every version of a row and tests its visibility itself: a scan with an ordinary
 //! snapshot would take predicate locks in SERIALIZABLE.
 
+use super::routine;
 use pgrx::pg_sys;
 use pgrx::pg_sys::Datum;
 use pgrx::pg_sys::ffi::pg_guard_ffi_boundary;
@@ -61,10 +62,7 @@ pub(super) unsafe fn is_visible(
 ) -> bool {
     // SAFETY: guaranteed by the caller; the boundary turns PostgreSQL errors into Rust panics.
     unsafe {
-        let routine = (*table)
-            .rd_tableam
-            .as_ref()
-            .and_then(|am| am.tuple_satisfies_snapshot);
-        routine.is_some_and(|satisfies| pg_guard_ffi_boundary(|| satisfies(table, slot, snapshot)))
+        let satisfies = routine(table, |am| am.tuple_satisfies_snapshot);
+        pg_guard_ffi_boundary(|| satisfies(table, slot, snapshot))
     }
 }

@@ -6,7 +6,7 @@
 //! the index down to 0, and not those up to the present segment of the ring.
 
 use super::Table;
-use super::walk::condition;
+use super::walk::equals;
 use pgrx::pg_sys;
 use std::cell::Cell;
 
@@ -90,8 +90,7 @@ impl Segments {
 
     /// Returns the scan keys in the present segment.
     pub(super) fn keys(&self) -> Option<[pg_sys::ScanKeyData; COLUMNS]> {
-        let equal = pg_sys::BTEqualStrategyNumber;
-        let segment = condition(1, equal, pg_sys::F_INT2EQ, self.present?.into());
+        let segment = equals(1, pg_sys::F_INT2EQ, self.present?.into());
         let [key, destination] = self.keys?.map(|key| pg_sys::ScanKeyData {
             sk_attno: key.sk_attno + 1,
             ..key

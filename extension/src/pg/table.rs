@@ -3,6 +3,7 @@
 use super::kept;
 use super::opened::{Opened, READING, Row, WRITING, in_transaction};
 use super::scratch::within;
+use crate::errors::Result;
 use crate::pause::pause_point;
 use pgrx::pg_sys;
 use std::cell::Cell;
@@ -73,8 +74,8 @@ impl Table {
         self.keeps_lock.set(true);
     }
 
-    /// Opens the table with the index of this name; `None` if the index does not exist.
-    pub fn with_index(table: pg_sys::Oid, index: &CStr, for_writing: bool) -> Option<Self> {
+    /// Opens the table with the index of this name. Fails with 58000 if the index does not exist.
+    pub fn with_index(table: pg_sys::Oid, index: &CStr, for_writing: bool) -> Result<Self> {
         let lock = if for_writing { WRITING } else { READING };
         pause_point("table: before lock");
         // REINDEX CONCURRENTLY replaces an index by an index with another OID. It drops the old
@@ -83,13 +84,10 @@ impl Table {
         // an index.
         unsafe {
             let heap = open_heap(table, lock);
-            let Some(index) = super::relation_oid(index) else {
-                pg_sys::table_close(heap, lock);
-                return None;
-            };
+            let index = super::relation(index).inspect_err(|_| pg_sys::table_close(heap, lock))?;
             let index = pg_sys::index_open(index, lock);
             let row = None;
-            Some(Self::new(Opened { heap, index, row }, lock))
+            Ok(Self::new(Opened { heap, index, row }, lock))
         }
     }
 

@@ -2,8 +2,8 @@
 //! executor, so such a trigger would not fire. A tool that copies a table and follows its changes
 //! by a trigger, as pg_repack does, would lose the rows of claims.
 
-use super::{raise, relation_name};
-use pgrx::PgSqlErrorCode;
+use super::relation_name;
+use crate::errors::Error;
 use pgrx::pg_sys;
 use std::ffi::CStr;
 
@@ -29,18 +29,15 @@ pub(super) unsafe fn ensure_only_own_triggers(heap: pg_sys::Relation) {
         return;
     };
     // SAFETY: the name is NUL-terminated, and the relation is open.
-    let (name, table) = unsafe {
+    let (trigger, table) = unsafe {
         (
-            CStr::from_ptr(trigger.tgname).to_string_lossy(),
+            CStr::from_ptr(trigger.tgname)
+                .to_string_lossy()
+                .into_owned(),
             relation_name((*heap).rd_id).unwrap_or_default(),
         )
     };
-    raise(
-        PgSqlErrorCode::ERRCODE_SYSTEM_ERROR,
-        format!("trigger \"{name}\" on table idem.{table} does not belong to idem"),
-        "Drop the trigger, or the foreign key that it belongs to. Functions of idem write this \
-         table without firing it, so a tool such as pg_repack would lose rows.",
-    );
+    Error::ForeignTrigger { trigger, table }.raise();
 }
 
 /// Returns the triggers of a list.

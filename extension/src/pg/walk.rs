@@ -1,6 +1,6 @@
 //! Ordered index scans with one snapshot. A found row can be locked without waiting.
 
-use super::{Table, insert};
+use super::{Table, insert, routine};
 use pgrx::pg_sys;
 use pgrx::pg_sys::Datum;
 use pgrx::pg_sys::ffi::pg_guard_ffi_boundary;
@@ -94,19 +94,13 @@ impl<'t> Walk<'t> {
         // SAFETY: the slot holds a row. Its TID is copied, because the lock stores another row in
         // the slot. The boundary turns PostgreSQL errors into Rust panics.
         unsafe {
-            let Some(lock) = (*self.table.heap)
-                .rd_tableam
-                .as_ref()
-                .and_then(|am| am.tuple_lock)
-            else {
-                return false;
-            };
-            let mut place = (*self.slot).tts_tid;
+            let lock = routine(self.table.heap, |am| am.tuple_lock);
+            let mut tid = (*self.slot).tts_tid;
             let command = pg_sys::GetCurrentCommandId(false);
             let result = pg_guard_ffi_boundary(|| {
                 lock(
                     self.table.heap,
-                    &mut place,
+                    &mut tid,
                     self.snapshot.0,
                     self.slot,
                     command,
@@ -168,6 +162,11 @@ pub fn condition(column: i16, strategy: u32, function: u32, value: Datum) -> pg_
         pg_sys::ScanKeyInit(&mut key, column, strategy as u16, function.into(), value);
         key
     }
+}
+
+/// Returns the condition that the column of the index is equal to the value.
+pub fn equals(column: i16, function: u32, value: Datum) -> pg_sys::ScanKeyData {
+    condition(column, pg_sys::BTEqualStrategyNumber, function, value)
 }
 
 /// Returns the condition that the column is NULL, or that it is not NULL.

@@ -20,6 +20,7 @@ use pgrx::pg_sys;
 use pgrx::pg_sys::Datum;
 use pgrx::prelude::*;
 use std::cell::{Cell, RefCell};
+use std::ffi::CString;
 use std::ops::Deref;
 use std::rc::Rc;
 
@@ -45,14 +46,14 @@ struct Tables {
 }
 
 impl Tables {
-    fn find() -> Option<Self> {
-        Some(Tables {
-            ring: pg::relation_oid(c"ring")?,
-            installation: pg::relation_oid(c"installation")?,
-            destination: pg::relation_oid(c"destination")?,
-            pending_rotation: pg::relation_oid(c"pending_rotation")?,
-            payload_rotation: pg::relation_oid(c"payload_rotation")?,
-            loaded_table: pg::relation_oid(c"loaded_table")?,
+    fn find() -> Result<Self> {
+        Ok(Tables {
+            ring: pg::relation(c"ring")?,
+            installation: pg::relation(c"installation")?,
+            destination: pg::relation(c"destination")?,
+            pending_rotation: pg::relation(c"pending_rotation")?,
+            payload_rotation: pg::relation(c"payload_rotation")?,
+            loaded_table: pg::relation(c"loaded_table")?,
         })
     }
 
@@ -106,7 +107,7 @@ fn tables() -> Result<Tables> {
     {
         return Ok(tables);
     }
-    let tables = Tables::find().ok_or(Error::NotInstalled)?;
+    let tables = Tables::find()?;
     TABLES.set(Some((generation(), tables)));
     Ok(tables)
 }
@@ -313,17 +314,15 @@ fn load(tables: &Tables) -> Result<Rings> {
         inbox: [ring(0)?, ring(1)?, ring(2)?],
         outbox: ring(3)?,
         pending: tables_of("pending")?,
-        pending_current: current_of(tables.pending_rotation, "idem.pending_rotation has no row")?
-            & 1,
+        pending_current: current_of(tables.pending_rotation, 2)?,
         payloads: tables_of("payload")?,
-        payload_current: current_of(tables.payload_rotation, "idem.payload_rotation has no row")?
-            & 3,
+        payload_current: current_of(tables.payload_rotation, 4)?,
         zero_at: Clock::read()?.zero_at,
         id_is_identity: id_is_identity(tables.installation)?,
     })
 }
 
-/// Returns the place that the phase of a ring opens.
+/// Returns what the phase of a ring opens.
 fn opening_in(phase: Option<&str>) -> Result<Opening> {
     match phase {
         Some("steady" | "emptying") => Ok(Opening::Nothing),
@@ -344,13 +343,17 @@ fn id_is_identity(installation: pg_sys::Oid) -> Result<bool> {
     Ok(identity == "id")
 }
 
-/// Returns the number of the current table of a rotation. `rotation` is the table that stores the
-/// state of the rotation, and `is_empty` is the error message if that table has no row.
-fn current_of(rotation: pg_sys::Oid, is_empty: &'static str) -> Result<usize> {
+/// Returns the number of the current table of a rotation of `count` tables. `rotation` is the table
+/// that stores the state of the rotation.
+fn current_of(rotation: pg_sys::Oid, count: usize) -> Result<usize> {
     /// The column `current` of idem.pending_rotation and of idem.payload_rotation.
     const CURRENT: i32 = 2;
-    let current = pg::latest(rotation, CURRENT).ok_or(Error::Corrupt(is_empty))?;
-    Ok(current.value())
+    pg::latest(rotation, CURRENT)
+        .and_then(|current| usize::try_from(current.value() as i16).ok())
+        .filter(|current| *current < count)
+        .ok_or(Error::Corrupt(
+            "a rotation has no row, or an unknown current table",
+        ))
 }
 
 /// Returns the first N tables `idem.<family>_0`, `idem.<family>_1` and so on.
@@ -364,7 +367,6 @@ fn tables_of<const N: usize>(family: &str) -> Result<[pg_sys::Oid; N]> {
 
 /// Returns the table `idem.<family>_<number>`.
 fn table_of(family: &str, number: i16) -> Result<pg_sys::Oid> {
-    let name =
-        std::ffi::CString::new(format!("{family}_{number}")).map_err(|_| Error::NotInstalled)?;
-    pg::relation_oid(&name).ok_or(Error::NotInstalled)
+    let name = CString::new(format!("{family}_{number}"));
+    pg::relation(&name.map_err(|_| Error::Corrupt("a table of idem has no valid name"))?)
 }

@@ -36,19 +36,23 @@ pub struct Clock {
 impl Clock {
     /// Reads the latest committed row, regardless of the transaction's snapshot.
     pub fn read() -> Result<Self, Error> {
-        let table = pg::relation_oid(c"clock").ok_or(Error::NotInstalled)?;
+        let table = pg::relation(c"clock")?;
         let mut clock = None;
         for_each_row(table, |column| {
-            let timestamp = |number| column(number).map_or(0, |d| d.value() as i64);
-            let interval = |number| column(number).map_or(0, interval);
-            clock = Some(Self {
-                zero_at: timestamp(2),
-                server_started: timestamp(4),
-                ran: interval(5),
-                monotonic: interval(6),
-            });
+            let timestamp = |number| column(number).map(|d| d.value() as i64);
+            let read = || {
+                Some(Self {
+                    zero_at: timestamp(2)?,
+                    server_started: timestamp(4)?,
+                    ran: interval(column(5)?),
+                    monotonic: interval(column(6)?),
+                })
+            };
+            clock = read();
         });
-        clock.ok_or(Error::Corrupt("the row of idem.clock is missing"))
+        clock.ok_or(Error::Corrupt(
+            "the row of idem.clock is missing or incomplete",
+        ))
     }
 
     fn now(&self) -> Ran {

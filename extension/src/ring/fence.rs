@@ -2,9 +2,9 @@
 //! function `idem.fence` stores the list and checks it.
 
 use super::version::check_version;
+use crate::errors::{Error, Result};
 use crate::pg::{Locker, lockers_of};
 use crate::transaction_end::{End, Watcher, watch_transactions};
-use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 use std::cell::Cell;
 
@@ -15,7 +15,7 @@ thread_local! {
 
 /// Lists the transactions that are in the rings (that hold the lock of `ring::enter`), or that
 /// write to another relation. For the rings, first call [`not_in_the_transaction_that_published`].
-pub fn lockers(relation: pg_sys::Oid) -> Result<Vec<Locker>, ErrorReport> {
+pub fn lockers(relation: pg_sys::Oid) -> Result<Vec<Locker>> {
     check_version()?;
     Ok(lockers_of(relation))
 }
@@ -23,16 +23,11 @@ pub fn lockers(relation: pg_sys::Oid) -> Result<Vec<Locker>, ErrorReport> {
 /// Fails with 25001 in the transaction that published a step. The invalidation is sent when that
 /// transaction commits: until then other transactions begin to claim with the old state, and a
 /// fence that is created now would not list them.
-pub fn not_in_the_transaction_that_published() -> Result<(), ErrorReport> {
+pub fn not_in_the_transaction_that_published() -> Result<()> {
     if !PUBLISHED.get() {
         return Ok(());
     }
-    Err(ErrorReport::new(
-        PgSqlErrorCode::ERRCODE_ACTIVE_SQL_TRANSACTION,
-        "cannot pass the fence in the transaction that published a step",
-        "idem",
-    )
-    .set_hint("Run each step of a rotation in its own transaction: CALL idem_maintain()."))
+    Err(Error::FenceInSameTransaction)
 }
 
 /// Notes the end of the transaction: its invalidations were sent or discarded.

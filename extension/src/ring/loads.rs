@@ -70,10 +70,10 @@ pub fn record_load(loaded: pg_sys::Oid) -> Result<()> {
     if pg::is_in_security_definer() || pg::is_creating_extension() {
         return Ok(()); // a function of idem, or CREATE EXTENSION, inserts its own rows
     }
-    let name = pg::relation_name(loaded).ok_or(Error::NotInstalled)?;
+    let dropped = Error::Corrupt("a table was dropped while it is loaded");
+    let name = pg::relation_name(loaded).ok_or(dropped)?;
     let tx = pg::transaction_id();
-    let loads = Table::with_index(table(c"loaded_table")?, c"loaded_table_pkey", true)
-        .ok_or(Error::NotInstalled)?;
+    let loads = Table::with_index(table(c"loaded_table")?, c"loaded_table_pkey", true)?;
     let is_noted = pg::with_exclusive_lock(loads.oid(), || {
         let has_note = Loads::read()?.have(&name, tx);
         let row = [name.into_datum(), Some(pg_sys::Datum::from(tx))];
@@ -87,5 +87,5 @@ pub fn record_load(loaded: pg_sys::Oid) -> Result<()> {
 }
 
 pub(super) fn table(name: &CStr) -> Result<pgrx::pg_sys::Oid> {
-    pg::relation_oid(name).ok_or(Error::NotInstalled)
+    pg::relation(name)
 }

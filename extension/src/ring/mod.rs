@@ -28,7 +28,7 @@ const PAYLOAD_SLICES: usize = 4;
 /// The number of rings of the inbox: short, standard, long.
 pub const RINGS: usize = 3;
 
-/// The place to which claims are written in addition to the present segment of the current slice,
+/// Where claims are written in addition to the present segment of the current slice,
 /// until a fence has passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Opening {
@@ -39,10 +39,10 @@ enum Opening {
 
 /// A segment to which claims are written.
 #[derive(Debug, Clone, Copy)]
-pub struct Place {
+pub struct WrittenSegment {
     pub slice: Slice,
     pub segment: Segment,
-    /// Whether the place before this one is in the same slice.
+    /// Whether the segment before this one is in the same slice.
     pub is_repeated: bool,
 }
 
@@ -78,18 +78,18 @@ impl Ring {
     }
 
     /// Returns the segments to which claims are written, in this order.
-    pub fn written(&self) -> impl Iterator<Item = Place> + use<> {
-        let place = |slice, segment, is_repeated| Place {
+    pub fn written(&self) -> impl Iterator<Item = WrittenSegment> + use<> {
+        let at = |slice, segment, is_repeated| WrittenSegment {
             slice,
             segment,
             is_repeated,
         };
         let next = match self.opening {
             Opening::Nothing => None,
-            Opening::NextSegment => Some(place(self.current(), self.segment + 1, true)),
-            Opening::NextSlice => Some(place(self.slices.next(), 0, false)),
+            Opening::NextSegment => Some(at(self.current(), self.segment + 1, true)),
+            Opening::NextSlice => Some(at(self.slices.next(), 0, false)),
         };
-        std::iter::once(place(self.current(), self.segment, false)).chain(next)
+        std::iter::once(at(self.current(), self.segment, false)).chain(next)
     }
 
     /// Returns the slices that take claims, the older one first.

@@ -3,10 +3,10 @@
 use super::claim::checked;
 use super::{Report, text_id, uuids};
 use crate::claim::{Outcome, Terms, claim, held};
-use crate::effects::{Sent, parse, parse_each, record, record_each, recorded, replay, send};
+use crate::effects::{parse, parse_each, record, record_each, recorded, replay, send};
 use crate::errors::{Error, Result, given};
-use crate::outbox::column;
-use crate::pg::{ensure_writable, return_rows};
+use crate::outbox::{Effect, column};
+use crate::pg::{ensure_writable, return_rows, transaction_start};
 use crate::ring;
 use crate::settings::check_payload;
 use crate::sql_types::JsonText;
@@ -186,7 +186,10 @@ fn send_message(
     let message_id = message_id.map_or_else(uuid::Uuid::now_v7, |id| {
         uuid::Uuid::from_bytes(*id.as_bytes())
     });
-    send(&Sent {
+    send(&Effect {
+        source: None,
+        recorded_at: transaction_start(),
+        ordinal: 0,
         message_id,
         topic,
         key,
@@ -195,6 +198,7 @@ fn send_message(
         content_type,
         headers,
         traceparent: traceparent.as_deref(),
+        deliver_after: None,
     })?;
     Ok(Uuid::from_bytes(message_id.into_bytes()))
 }

@@ -7,9 +7,8 @@ use crate::destination::{find, intern};
 use crate::effects::record;
 use crate::errors::{Result, given, invalid};
 use crate::identity::ensure_same_id;
-use crate::pending::failures::now_unix;
 use crate::pending::{presence, tables};
-use crate::pg::ensure_writable;
+use crate::pg::{self, ensure_writable};
 use crate::ring;
 use crate::settings;
 use crate::sql_types::JsonText;
@@ -132,7 +131,7 @@ fn note_expired_lease(errors: Option<JsonText>, attempt: Option<i32>) -> Report<
 fn note(errors: Option<JsonText>, attempt: Option<i32>, failure: Failure) -> Report<String> {
     Ok(note_failure(
         given(errors, "errors")?.as_str(),
-        now_unix(),
+        pg::now_unix(),
         given(attempt, "attempt")?,
         failure,
     ))

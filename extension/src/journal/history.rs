@@ -1,7 +1,7 @@
 //! Reads and writes the events of one external call.
 
 use crate::identity::Identity;
-use crate::pg::{Found, FoundIn, Inserter, Lookup, condition, look_again, scan_in};
+use crate::pg::{Found, FoundIn, Inserter, Lookup, equals, look_again, scan_in};
 use crate::slices::Slices;
 use idem_core::{Attempts, CallEvent};
 use pgrx::pg_sys;
@@ -37,14 +37,14 @@ impl CallEntry {
         let column = |number: usize| row.get(number - 1).copied().flatten();
         // SAFETY: the columns have these types; the row is a copy.
         unsafe {
-            let line = CallEntry {
+            let entry = CallEntry {
                 number: column(column::EVENT)?.value() as i32,
                 event: CallEvent::from_number(column(column::KIND)?.value() as i16)?,
                 at: column(column::AT)?.value() as i64,
                 digest: column(column::DIGEST).and_then(|d| Vec::<u8>::from_datum(d, false)),
                 body: column(column::BODY).and_then(|d| <&str>::from_datum(d, false)),
             };
-            Some((String::from_datum(column(column::STEP)?, false)?, line))
+            Some((String::from_datum(column(column::STEP)?, false)?, entry))
         }
     }
 }
@@ -52,37 +52,37 @@ impl CallEntry {
 /// The events of a call, in order.
 #[derive(Default)]
 pub struct CallHistory {
-    lines: BTreeMap<i32, CallEntry>,
+    entries: BTreeMap<i32, CallEntry>,
     pub attempts: Attempts,
 }
 
 impl CallHistory {
     /// Adds an event, unless it was added before: while the ring is opening, an event is in two
     /// slices.
-    pub fn add(&mut self, line: CallEntry) {
-        self.lines.entry(line.number).or_insert(line);
+    pub fn add(&mut self, entry: CallEntry) {
+        self.entries.entry(entry.number).or_insert(entry);
     }
 
     /// Adds the events of a slice that has left the ring. They are earlier than the other events,
     /// so their numbers are lower. If a number is not, the call was forgotten and begun again, and
     /// the event with this number belongs to the forgotten call.
     pub fn add_earlier(&mut self, earlier: CallHistory) {
-        let first = self.lines.keys().next().copied().unwrap_or(i32::MAX);
-        let earlier = earlier.lines.into_iter();
-        self.lines
+        let first = self.entries.keys().next().copied().unwrap_or(i32::MAX);
+        let earlier = earlier.entries.into_iter();
+        self.entries
             .extend(earlier.filter(|(number, _)| *number < first));
     }
 
     /// Computes the attempts, after all events were added.
     pub fn with_attempts(mut self) -> Self {
-        for line in self.lines.values() {
-            self.attempts.record(line.event, line.at);
+        for entry in self.entries.values() {
+            self.attempts.record(entry.event, entry.at);
         }
         self
     }
 
     pub fn last(&self) -> Option<&CallEntry> {
-        self.lines.values().next_back()
+        self.entries.values().next_back()
     }
 
     /// Returns what the last event stores, if `is_wanted`. A caller wants the response of a
@@ -94,24 +94,24 @@ impl CallHistory {
     /// Returns the digest of the request of the first attempt; `Some(None)` if that attempt had no
     /// request. Returns `None` if there are no events.
     pub fn first_digest(&self) -> Option<Option<&[u8]>> {
-        self.lines
+        self.entries
             .values()
             .next()
-            .map(|line| line.digest.as_deref())
+            .map(|entry| entry.digest.as_deref())
     }
 
     /// Returns the time of the first event that is still stored.
     pub fn began_at(&self) -> Option<pg_sys::TimestampTz> {
-        self.lines.values().next().map(|line| line.at)
+        self.entries.values().next().map(|entry| entry.at)
     }
 
     fn next_number(&self) -> i32 {
-        self.last().map_or(0, |line| line.number + 1)
+        self.last().map_or(0, |entry| entry.number + 1)
     }
 
     fn has_a_gap(&self) -> bool {
-        let first = self.lines.keys().next().copied().unwrap_or(0);
-        self.next_number() - first > self.lines.len() as i32
+        let first = self.entries.keys().next().copied().unwrap_or(0);
+        self.next_number() - first > self.entries.len() as i32
     }
 }
 
@@ -151,11 +151,11 @@ impl<'a> CallJournal<'a> {
     pub fn read(&mut self) -> CallHistory {
         let mut looked_twice = false;
         look_again(|| {
-            let page = self.look()?;
+            let history = self.look()?;
             // A scan with a dirty snapshot can miss an event and return a later one. A second scan
             // returns both events, unless the slice of the missing event was truncated.
-            if looked_twice || !page.has_a_gap() {
-                return Some(page.with_attempts());
+            if looked_twice || !history.has_a_gap() {
+                return Some(history.with_attempts());
             }
             looked_twice = true;
             None
@@ -166,12 +166,12 @@ impl<'a> CallJournal<'a> {
     /// event: the caller must read again. An event that this transaction has written is read, and
     /// another transaction that is writing an event with its number does not matter.
     fn look(&mut self) -> Option<CallHistory> {
-        let mut page = CallHistory::default();
+        let mut history = CallHistory::default();
         let written = self.written.iter_mut().map(|(lookup, _)| lookup);
         let slices = self.probed_only.iter_mut().chain(written);
         let found = scan_in(slices, &mut self.keys, event_number, |event| {
-            if let Some((_, line)) = CallEntry::of(event) {
-                page.add(line);
+            if let Some((_, entry)) = CallEntry::of(event) {
+                history.add(entry);
             }
             false
         });
@@ -179,7 +179,7 @@ impl<'a> CallJournal<'a> {
             writer.wait();
             return None;
         }
-        Some(page)
+        Some(history)
     }
 
     /// Writes the next event. Returns false if another transaction wrote an event first; the caller
@@ -187,13 +187,13 @@ impl<'a> CallJournal<'a> {
     /// stores it too, because the first event may be removed earlier.
     pub fn add(
         &mut self,
-        page: &CallHistory,
+        history: &CallHistory,
         event: CallEvent,
         at: pg_sys::TimestampTz,
         digest: Option<&[u8]>,
         body: Option<&str>,
     ) -> bool {
-        let number = page.next_number();
+        let number = history.next_number();
         let row = [
             self.identity.key_datum(),
             at.into_datum(),
@@ -239,10 +239,5 @@ fn event_number(found: &Lookup) -> Option<i32> {
 fn call_keys(identity: &Identity, step: &str) -> [pg_sys::ScanKeyData; 3] {
     let [key, destination] = identity.keys();
     let step = step.into_datum().unwrap_or(Datum::from(0));
-    let equal = pg_sys::BTEqualStrategyNumber;
-    [
-        key,
-        destination,
-        condition(3, equal, pg_sys::F_TEXTEQ, step),
-    ]
+    [key, destination, equals(3, pg_sys::F_TEXTEQ, step)]
 }
