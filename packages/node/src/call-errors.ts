@@ -1,5 +1,7 @@
 /** The errors of external calls: what a call throws, and what `once` throws. */
 
+import { storable } from "./errors.js";
+
 /** A call throws this error if the external system rejected it permanently. */
 export class CallRefused extends Error {
   override name = "CallRefused";
@@ -22,6 +24,13 @@ export class CallNotDone extends Error {
  */
 export type CallFailure = "refused" | "not_done" | "uncertain" | "unknown";
 
+/** A call was made, and its result cannot be stored. */
+export class UnstorableResult extends Error {
+  constructor(cause: unknown) {
+    super("the call was made, and its result cannot be stored", { cause });
+  }
+}
+
 /** The error of `once`. `cause` is the error of the call. */
 export class CallFailedError extends Error {
   override name = "CallFailedError";
@@ -32,6 +41,34 @@ export class CallFailedError extends Error {
     super(message, { cause });
     this.step = step;
     this.failure = failure;
+  }
+
+  /**
+   * Returns the error of `once` after this error of a call or of a query.
+   *
+   * @internal
+   */
+  static of(step: string, error: unknown): CallFailedError {
+    const why = describe(error);
+    if (error instanceof CallRefused || error instanceof UnstorableResult) {
+      return CallFailedError.refused(step, why, error);
+    }
+    if (error instanceof CallNotDone) {
+      const text = `step "${step}" failed without effect: ${why}`;
+      return new CallFailedError(step, "not_done", text, error);
+    }
+    const text = `the result of step "${step}" is not known: ${why}`;
+    return new CallFailedError(step, "uncertain", text, error);
+  }
+
+  /**
+   * Returns the error of a call that is never made again.
+   *
+   * @internal
+   */
+  static refused(step: string, why: string, cause?: unknown): CallFailedError {
+    const text = `step "${step}" is never made again: ${why}`;
+    return new CallFailedError(step, "refused", text, cause);
   }
 
   /** Whether every later attempt would fail with the same error. */
@@ -45,19 +82,10 @@ export class CallFailedError extends Error {
   }
 }
 
-/** Returns the message of `refused`. */
-export function refusal(step: string, why: string): string {
-  return `step "${step}" is never made again: ${why}`;
-}
-
-/** A call was made, and its result cannot be stored. */
-export class UnstorableResult extends Error {
-  constructor(cause: unknown) {
-    super("the call was made, and its result cannot be stored", { cause });
-  }
-}
-
-/** Returns the message of an error with those of its causes. An IdemError has that of its cause. */
+/**
+ * Returns the message of an error with those of its causes, as PostgreSQL can store it. An
+ * IdemError has that of its cause.
+ */
 export function describe(error: unknown): string {
   const messages: string[] = [];
   let current = error;
@@ -65,5 +93,5 @@ export function describe(error: unknown): string {
     if (messages.at(-1) !== current.message) messages.push(current.message);
     current = current.cause;
   }
-  return messages.length === 0 ? String(error) : messages.join(": ");
+  return storable(messages.length === 0 ? String(error) : messages.join(": "));
 }

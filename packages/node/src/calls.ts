@@ -1,9 +1,8 @@
 /** Makes external calls once, and records their results. */
 
 import { retry } from "./backoff.js";
-import { CallFailedError, CallNotDone, CallRefused, describe, refusal } from "./call-errors.js";
-import { UnstorableResult, type CallFailure } from "./call-errors.js";
-import { IdemError, isOfEnvironment, LeaseLostError, NOT_HELD, storable } from "./errors.js";
+import { CallFailedError, describe, UnstorableResult } from "./call-errors.js";
+import { IdemError, isOfEnvironment, LeaseLostError, NOT_HELD } from "./errors.js";
 import { idem, type Idem } from "./idem.js";
 import type { BegunCall, Step } from "./journal.js";
 import { textOfJson, type Jsonify } from "./json.js";
@@ -98,7 +97,7 @@ export class ExternalCalls<C extends Client> {
       case "done":
         return begun.response as Jsonify<T>;
       case "failed":
-        throw new CallFailedError(name, "refused", refusal(name, begun.error));
+        throw CallFailedError.refused(name, begun.error);
       case "unknown": {
         const found = await this.#find(step, begun, options.onUnknown);
         if (found !== null) return found.found;
@@ -182,16 +181,14 @@ export class ExternalCalls<C extends Client> {
   }
 
   async #fail(step: Step, error: unknown): Promise<CallFailedError> {
-    const failure = failureOf(error);
-    if (failure !== "uncertain") await this.#recordFailure(step, failure, error);
-    return failed(step.step, failure, error);
+    const failed = CallFailedError.of(step.step, error);
+    if (failed.failure !== "uncertain") {
+      await this.#recordFailure(step, error, failed.failure === "not_done");
+    }
+    return failed;
   }
 
-  async #recordFailure(
-    step: Step,
-    failure: "refused" | "not_done",
-    cause: unknown,
-  ): Promise<void> {
+  async #recordFailure(step: Step, cause: unknown, retryable: boolean): Promise<void> {
     const owner = this.#owner;
     try {
       await this.#write(async (on) => {
@@ -200,7 +197,7 @@ export class ExternalCalls<C extends Client> {
         if (!(cause instanceof UnstorableResult)) {
           await on.extend(owner, { leaseMs: owner.leaseMs });
         }
-        await on.journal.failCall(step, whyOf(cause), { retryable: failure === "not_done" });
+        await on.journal.failCall(step, describe(cause), { retryable });
       });
     } catch (error) {
       if (!(error instanceof LeaseLostError)) throw error;
@@ -235,30 +232,6 @@ function inProgress(step: string): IdemError {
     retryable: false,
   });
 }
-
-function failureOf(error: unknown): Exclude<CallFailure, "unknown"> {
-  if (error instanceof CallRefused || error instanceof UnstorableResult) return "refused";
-  return error instanceof CallNotDone ? "not_done" : "uncertain";
-}
-
-/** Returns the error of `once` after this error of a call or of a query. */
-function failed(
-  step: string,
-  failure: Exclude<CallFailure, "unknown">,
-  error: unknown,
-): CallFailedError {
-  return new CallFailedError(step, failure, MESSAGES[failure](step, whyOf(error)), error);
-}
-
-function whyOf(error: unknown): string {
-  return storable(describe(error));
-}
-
-const MESSAGES = {
-  refused: refusal,
-  not_done: (step: string, why: string) => `step "${step}" failed without effect: ${why}`,
-  uncertain: (step: string, why: string) => `the result of step "${step}" is not known: ${why}`,
-};
 
 /** A generator function returns at once, and its body is never executed. */
 export function throwIfGenerator(call: unknown): void {

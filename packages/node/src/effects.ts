@@ -2,7 +2,8 @@
 
 import { textOfJson } from "./json.js";
 import { checkOptions } from "./options.js";
-import { isBytes, PROPERTIES, type Content, type Payload, type Properties } from "./payload.js";
+import { bufferOf, isBytes, PROPERTIES } from "./payload.js";
+import type { Content, Payload, Properties } from "./payload.js";
 import {
   bytes, integer, jsonObject, nullable, text, time, type Values,
 } from "./statements/columns.js";
@@ -64,7 +65,7 @@ function members(effect: unknown): Record<string, unknown> {
   if (!isBytes(payload)) textOfJson(payload);
   return {
     topic: effect.topic,
-    ...(isBytes(payload) ? { payload_base64: base64(payload) } : { payload }),
+    ...(isBytes(payload) ? { payload_base64: bufferOf(payload).toString("base64") } : { payload }),
     key: effect.key,
     type: effect.type,
     headers: effect.headers,
@@ -76,8 +77,4 @@ function members(effect: unknown): Record<string, unknown> {
 
 function isEffect(effect: unknown): effect is Effect {
   return typeof effect === "object" && effect !== null && "topic" in effect;
-}
-
-function base64(bytes: Uint8Array): string {
-  return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString("base64");
 }

@@ -3,7 +3,8 @@
 import { RECORDED_EFFECT, SENT, textOfEffects } from "./effects.js";
 import type { Effects, OutgoingMessage, RecordedEffect } from "./effects.js";
 import { leaseError, storable } from "./errors.js";
-import { executeOn, type Executor } from "./executors/index.js";
+import type { Run } from "./executors/execute.js";
+import { runOn, type Executor } from "./executors/index.js";
 import { Inbox } from "./inbox.js";
 import { Journal } from "./journal.js";
 import { LETTER, type Letter, type RejectedLetter } from "./letter.js";
@@ -11,7 +12,6 @@ import { textOfId, type MessageId } from "./message-id.js";
 import type { ClaimOutcome, LeaseOutcome, LeaseToken } from "./outcomes.js";
 import { checkOptions } from "./options.js";
 import { bytesOf, Content, isBytes } from "./payload.js";
-import { runOn, type Run } from "./run.js";
 import { claim, type ClaimOptions } from "./statements/claims.js";
 import {
   boolean, booleans, milliseconds, nothing, nullable, text, uuids,
@@ -44,7 +44,7 @@ export class Idem {
   readonly #run: Run;
 
   constructor(executor: Executor) {
-    this.#run = runOn(executeOn(executor));
+    this.#run = runOn(executor);
   }
 
   /** Claims a message, and returns the outcome. */

@@ -1,7 +1,7 @@
+import type { Run } from "./executors/execute.js";
 import type { MessageId } from "./message-id.js";
 import { checkOptions } from "./options.js";
 import { Content, isBytes, PROPERTIES, type Payload, type Properties } from "./payload.js";
-import type { Run } from "./run.js";
 import {
   bigint, boolean, bytes, integer, jsonObject, nullable, text, time, type Values,
 } from "./statements/columns.js";

@@ -10,14 +10,11 @@ export {
   UnexpectedResultError,
   type IdemErrorOptions,
 } from "./errors.js";
-export type { DrizzleTransaction } from "./executors/drizzle.js";
 export type { Executor } from "./executors/index.js";
-export type { KnexTransaction } from "./executors/knex.js";
-export type { KyselyTransaction } from "./executors/kysely.js";
-export type { PostgresTransaction } from "./executors/postgres.js";
-export type { PrismaTransaction } from "./executors/prisma.js";
+export type { DrizzleTransaction, KnexTransaction } from "./executors/libraries.js";
+export type { KyselyTransaction, PostgresTransaction } from "./executors/libraries.js";
+export type { PrismaTransaction, TypeOrmManager } from "./executors/libraries.js";
 export type { QueryExecutor } from "./executors/query.js";
-export type { TypeOrmManager } from "./executors/typeorm.js";
 export { idem, type Idem } from "./idem.js";
 export type { Inbox, InboxMessage, NextOptions, ReceivedMessage } from "./inbox.js";
 export type { BeginCallOptions, BegunCall, FailCallOptions } from "./journal.js";

@@ -1,7 +1,7 @@
 import { idemError, leaseError, storable } from "./errors.js";
+import type { Run } from "./executors/execute.js";
 import type { MessageId } from "./message-id.js";
 import { checkOptions } from "./options.js";
-import type { Run } from "./run.js";
 import {
   integer, json, nothing, nullable, oneOf, text, time, type Values,
 } from "./statements/columns.js";

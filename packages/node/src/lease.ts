@@ -5,14 +5,13 @@ import { ExternalCalls, type CallContext, type OnceOptions } from "./calls.js";
 import { asyncDispose } from "./dispose.js";
 import type { Effects } from "./effects.js";
 import { CommitUnknownError, IdemError, leaseError, LeaseLostError } from "./errors.js";
-import { executeOn } from "./executors/index.js";
+import { runOn } from "./executors/index.js";
 import { idem, type Idem } from "./idem.js";
 import type { Jsonify } from "./json.js";
 import type { Letter } from "./letter.js";
 import type { MessageId } from "./message-id.js";
 import type { Held, LeaseOutcome, Settlement } from "./outcomes.js";
 import { Renewal } from "./renewal.js";
-import { runOn } from "./run.js";
 import { FORBID_COMMIT } from "./statements/commit.js";
 import { completeAndAllowCommit, SHORT_LOCK_TIMEOUT } from "./statements/leases.js";
 import type { ReleaseOptions } from "./statements/leases.js";
@@ -58,7 +57,14 @@ export async function lease<P extends Pool>(
   pool: P,
   request: LeaseRequest,
 ): Promise<Lease<ClientOf<P> & Client> | NotLeased> {
-  const transactor = transactorOf(pool) as Transactor<ClientOf<P> & Client>;
+  return leaseOn(transactorOf(pool) as Transactor<ClientOf<P> & Client>, request);
+}
+
+/** Leases a message in transactions of this kind. */
+export async function leaseOn<C extends Client>(
+  transactor: Transactor<C>,
+  request: LeaseRequest,
+): Promise<Lease<C> | NotLeased> {
   const leaseMs = request.leaseMs ?? DEFAULT_LEASE_MS;
   const askedAtMs = performance.now();
   const leased = await transactor.run((client) =>
@@ -189,7 +195,7 @@ export class Lease<C extends Client> implements Held, Disposable {
     const error = "the attempt ended without a completion";
     const released = this.#transactor.run(async (client) => {
       // A transaction of this program that has completed the message can still be open.
-      await runOn(executeOn(client))(SHORT_LOCK_TIMEOUT);
+      await runOn(client)(SHORT_LOCK_TIMEOUT);
       await idem(client).release(this, { error });
     });
     // The caller may hold the only connection of the pool.

@@ -25,6 +25,11 @@ export function bytesOf(payload: Payload): Uint8Array {
   return isBytes(payload) ? payload : Buffer.from(textOfJson(payload));
 }
 
+/** Returns the same bytes as a `Buffer`, without a copy. */
+export function bufferOf({ buffer, byteOffset, byteLength }: Uint8Array): Buffer {
+  return Buffer.from(buffer, byteOffset, byteLength);
+}
+
 /** The content of a stored message. */
 export class Content {
   /** The bytes of the payload. A JSON payload is its UTF-8 text. */

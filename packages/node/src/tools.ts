@@ -1,6 +1,6 @@
 /** Tools of AI agents and other functions with an effect outside, which are called once. */
 
-import { CallFailedError, refusal } from "./call-errors.js";
+import { CallFailedError } from "./call-errors.js";
 import { throwIfGenerator, type CallContext, type OnUnknown } from "./calls.js";
 import { UnexpectedResultError } from "./errors.js";
 import { idem } from "./idem.js";
@@ -180,7 +180,7 @@ function resultOf(begun: BegunCall): unknown {
     case "done":
       return begun.response;
     case "failed":
-      throw new CallFailedError(STEP, "refused", refusal(STEP, begun.error));
+      throw CallFailedError.refused(STEP, begun.error);
     default:
       throw new UnexpectedResultError(`a call that has ended has the state ${begun.state}`);
   }

@@ -17,9 +17,9 @@ from idem_pg import AsyncIdem, AsyncLease, Effect, Found, OnUnknown, UnknownCall
 
 def is_renewal() -> bool:
     task = asyncio.current_task()
-    # Python 3.11 extends the lease in a task of its own, whose name is not that of the renewal.
     name = getattr(task.get_coro(), "__qualname__", "") if task is not None else ""
-    return name.startswith("AsyncRenewal.")
+    # Until Python 3.11, `asyncio.wait_for` executes the extension in a task of its own.
+    return name in ("TaskRenewal._renew", "in_transaction")
 
 
 class Source:

@@ -29,8 +29,8 @@ from idem_pg import (
     idempotent,
     process,
 )
-from idem_pg.aborted import driver_of
 from idem_pg.blocking import finished
+from idem_pg.connections import driver_of
 
 DESTINATION = "python.process"
 ENDED = "the handler has ended the transaction|closed transaction inside context manager"

@@ -1,13 +1,11 @@
 /** Recognizes the object that executes statements in the transaction of the user. */
 
-import { drizzle, type DrizzleTransaction } from "./drizzle.js";
-import type { Execute, Library } from "./execute.js";
-import { knex, type KnexTransaction } from "./knex.js";
-import { kysely, type KyselyTransaction } from "./kysely.js";
-import { postgres, type PostgresTransaction } from "./postgres.js";
-import { prisma, type PrismaTransaction } from "./prisma.js";
-import { query, type QueryExecutor } from "./query.js";
-import { typeorm, type TypeOrmManager } from "./typeorm.js";
+import { idemError } from "../errors.js";
+import type { Library, Run } from "./execute.js";
+import { LIBRARIES } from "./libraries.js";
+import type { DrizzleTransaction, KnexTransaction, KyselyTransaction } from "./libraries.js";
+import type { PostgresTransaction, PrismaTransaction, TypeOrmManager } from "./libraries.js";
+import type { QueryExecutor } from "./query.js";
 
 /** What executes statements in the transaction of the user. A pool is not an executor. */
 export type Executor =
@@ -19,14 +17,24 @@ export type Executor =
   | PrismaTransaction
   | TypeOrmManager;
 
-/** `query` is the last one, because objects of other libraries have a method `query` too. */
-const LIBRARIES: readonly Library<never>[] = [
-  postgres, drizzle, knex, kysely, prisma, typeorm, query,
-];
+/**
+ * Returns the function that executes statements. An error of the driver becomes an `IdemError`.
+ * Throws a TypeError for a pool and for any other object.
+ */
+export function runOn(executor: Executor): Run {
+  const library = libraryOf(executor);
+  return async (statement, errorOf = idemError) => {
+    let rows;
+    try {
+      rows = await library.execute(executor as never, statement.text, [...statement.values]);
+    } catch (error) {
+      throw errorOf(error);
+    }
+    return statement.decode(rows);
+  };
+}
 
-/** Returns how to execute statements. Throws a TypeError for a pool and for any other object. */
-export function executeOn(executor: Executor): Execute {
-  const candidate: unknown = executor;
+function libraryOf(candidate: unknown): Library<never> {
   if (!isObject(candidate)) {
     throw new TypeError(`idem needs the connection of a transaction, not ${typeof candidate}`);
   }
@@ -38,9 +46,7 @@ export function executeOn(executor: Executor): Execute {
     );
   }
   const library = LIBRARIES.find(({ isTransaction }) => isTransaction(candidate));
-  if (library !== undefined) {
-    return (text, values) => library.execute(candidate as never, text, [...values]);
-  }
+  if (library !== undefined) return library;
   throw new TypeError(
     `idem does not support ${nameOf(candidate)}: pass the transaction of a supported library, or ` +
       "an object with a method query(text, values)",

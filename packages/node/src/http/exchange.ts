@@ -1,6 +1,7 @@
 /** A protected request and its handler, without a framework. */
 
-import type { LimitOf } from "./options.js";
+import type { Client, Transactor } from "../transactions/pool.js";
+import type { LimitOf, Rules } from "./options.js";
 import type { CompleteResponse } from "./recorded.js";
 
 /** Which request it is: the message id, and the fingerprint of its content. */
@@ -20,6 +21,14 @@ export interface Exchange<X> {
    * status. Of a response that is not recorded only the status is needed.
    */
   run(context: X, limitOf: LimitOf): Promise<CompleteResponse>;
+}
+
+/** A request that is to be processed: what an attempt at it needs. */
+export interface Task<C extends Client, X> {
+  readonly rules: Rules<never>;
+  readonly transactor: Transactor<C>;
+  readonly identity: Identity;
+  readonly exchange: Exchange<X>;
 }
 
 /**

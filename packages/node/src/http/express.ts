@@ -69,7 +69,7 @@ async function handle<X>(
   let id;
   let body;
   try {
-    id = idempotency.messageIdOf(method, keysOf(request), request);
+    id = idempotency.rules.messageIdOf(method, keysOf(request), request);
     if (id !== null) body = await readBody(request, idempotency.rules);
   } catch (error) {
     if (!(error instanceof Problem)) throw error;

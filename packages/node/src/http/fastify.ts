@@ -93,7 +93,7 @@ class Hooks<X> {
     const { raw, method, originalUrl: target } = request;
     let id: string | null;
     try {
-      id = this.#idempotency.messageIdOf(method, keysOf(raw), request);
+      id = this.#idempotency.rules.messageIdOf(method, keysOf(raw), request);
     } catch (error) {
       return this.#reject(request, reply, error);
     }

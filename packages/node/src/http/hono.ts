@@ -69,7 +69,7 @@ async function handle<X>(
   let body;
   try {
     // Values of one name are joined with a comma, which is not valid in a key.
-    id = idempotency.messageIdOf(method, key === undefined ? [] : [key], c);
+    id = idempotency.rules.messageIdOf(method, key === undefined ? [] : [key], c);
     if (id !== null) body = await readBody(c, idempotency.rules);
   } catch (error) {
     if (!(error instanceof Problem)) throw error;

@@ -75,11 +75,6 @@ export class Idempotency<R, X> implements Protected<X> {
     });
   }
 
-  /** Returns the message id of a request, or null if it is not protected. Throws a Problem. */
-  messageIdOf(method: string, keys: readonly string[], request: R): string | null {
-    return this.rules.messageIdOf(method, keys, request);
-  }
-
   /** Processes a protected request. An error that is no Problem fails the request. */
   async result(
     id: string,
@@ -117,23 +112,13 @@ export function idempotencyOf<P extends Pool, R, M extends Mode>(
 ): Idempotency<R, ContextOf<P, M>> {
   const rules = new Rules<R>(options);
   const transactor = transactorOf(pool) as Transactor<ClientOf<P> & Client>;
-  const made = options.mode === "lease" ? leased(rules, pool) : inTransaction(rules, transactor);
-  // The mode decides which of both it is.
-  return made as unknown as Idempotency<R, ContextOf<P, M>>;
-}
-
-function inTransaction<R, C extends Client>(
-  rules: Rules<R>,
-  transactor: Transactor<C>,
-): Idempotency<R, RequestTransaction<C>> {
-  return new Idempotency<R, RequestTransaction<C>>(rules, (identity, exchange) =>
-    new TransactionAttempt(rules, transactor, identity, exchange).result(),
-  );
-}
-
-function leased<R>(rules: Rules<R>, pool: Pool): Idempotency<R, RequestLease> {
   const running = new RunningRequests();
-  const attempt = (identity: Identity, exchange: Exchange<RequestLease>) =>
-    running.add(new LeaseAttempt(rules, pool, identity, exchange).result());
-  return new Idempotency(rules, attempt, running);
+  const isLeased = options.mode === "lease";
+  // The mode decides what the handler gets.
+  const attempt = (identity: Identity, exchange: Exchange<never>) => {
+    const task = { rules, transactor, identity, exchange };
+    if (!isLeased) return new TransactionAttempt(task).result();
+    return running.add(new LeaseAttempt(task).result());
+  };
+  return new Idempotency<R, ContextOf<P, M>>(rules, attempt, running);
 }

@@ -2,11 +2,10 @@
 
 import type { ClaimOutcome } from "../outcomes.js";
 import { claimAndForbidCommit } from "../statements/claims.js";
-import type { Client, Ending, Transactor } from "../transactions/pool.js";
-import { DisconnectedError, unlessAborted } from "./exchange.js";
-import type { Exchange, Identity, Result } from "./exchange.js";
+import type { Client, Ending } from "../transactions/pool.js";
+import { DisconnectedError, unlessAborted, type Result, type Task } from "./exchange.js";
 import { find, replayed } from "./journal.js";
-import { keepsWrites, type Rules } from "./options.js";
+import { keepsWrites } from "./options.js";
 import { Problem, problemOf } from "./problem.js";
 import { Recorded, type CompleteResponse } from "./recorded.js";
 import { RequestTransaction } from "./request-transaction.js";
@@ -26,23 +25,12 @@ interface Ran {
 
 /** Claims a request, runs its handler, records the response, and commits. */
 export class TransactionAttempt<C extends Client> {
-  protected readonly identity: Identity;
-  readonly #rules: Rules<never>;
-  protected readonly transactor: Transactor<C>;
-  readonly #exchange: Exchange<RequestTransaction<C>>;
+  protected readonly task: Task<C, RequestTransaction<C>>;
   /** Set when the handler has begun. */
   #response: Promise<CompleteResponse> | undefined;
 
-  constructor(
-    rules: Rules<never>,
-    transactor: Transactor<C>,
-    identity: Identity,
-    exchange: Exchange<RequestTransaction<C>>,
-  ) {
-    this.#rules = rules;
-    this.transactor = transactor;
-    this.identity = identity;
-    this.#exchange = exchange;
+  constructor(task: Task<C, RequestTransaction<C>>) {
+    this.task = task;
   }
 
   /** Returns the result after the commit. Throws a Problem or the error of the handler. */
@@ -61,9 +49,9 @@ export class TransactionAttempt<C extends Client> {
 
   /** Executes the transaction. */
   protected transact(): Promise<Outcome> {
-    const { id, destination, fingerprint } = this.identity;
+    const { id, destination, fingerprint } = this.task.identity;
     const first = claimAndForbidCommit(id, destination, { wait: false, fingerprint });
-    return this.transactor.transact<ClaimOutcome, Outcome>(
+    return this.task.transactor.transact<ClaimOutcome, Outcome>(
       { first, isolation: "default", hasSavepoint: true },
       async (client, claim) => {
         if (claim.outcome !== "claimed") return { commit: false, value: claim.outcome };
@@ -74,17 +62,17 @@ export class TransactionAttempt<C extends Client> {
 
   /** Runs the handler, and prepares the commit of its response. */
   protected async handled(client: C): Promise<Ending<Outcome>> {
+    const { rules, transactor, identity } = this.task;
     this.#throwIfDisconnected();
     let ran: Ran | undefined;
-    await this.transactor.savepoint(client, async (inner) => {
+    await transactor.savepoint(client, async (inner) => {
       ran = await this.#run(inner);
-      return this.#rules.keeps(ran.response.status) && ran.keepsWrites;
+      return rules.keeps(ran.response.status) && ran.keepsWrites;
     });
-    if (ran === undefined || !this.#rules.keeps(ran.response.status)) {
+    if (ran === undefined || !rules.keeps(ran.response.status)) {
       return { commit: false, value: "passed" };
     }
-    const { fingerprint } = this.identity;
-    const recorded = Recorded.of(fingerprint, ran.response, this.#rules.keepsHeader);
+    const recorded = Recorded.of(identity.fingerprint, ran.response, rules.keepsHeader);
     this.#throwIfDisconnected();
     if (ran.wasUsedLate()) throw usedLate();
     return { commit: true, last: this.record(recorded) };
@@ -92,18 +80,16 @@ export class TransactionAttempt<C extends Client> {
 
   /** Returns the statement before COMMIT. */
   protected record(recorded: Recorded) {
-    return recordAndAllowCommit(this.identity, recorded);
+    return recordAndAllowCommit(this.task.identity, recorded);
   }
 
   /** Runs the handler. It gets a client that sends no statements after its response. */
   async #run(client: C): Promise<Ran> {
-    const fence = this.transactor.fence();
-    const transaction = new RequestTransaction(
-      fence.around(client),
-      this.#exchange.disconnected,
-    );
+    const { rules, transactor, exchange } = this.task;
+    const fence = transactor.fence();
+    const transaction = new RequestTransaction(fence.around(client), exchange.disconnected);
     try {
-      this.#response = this.#exchange.run(transaction, this.#rules.limitOf);
+      this.#response = exchange.run(transaction, rules.limitOf);
       const response = await this.#unlessDisconnected(this.#response);
       return {
         response,
@@ -116,6 +102,7 @@ export class TransactionAttempt<C extends Client> {
   }
 
   async #resultOf(outcome: Outcome): Promise<Result> {
+    const { transactor, identity } = this.task;
     switch (outcome) {
       case "recorded":
       case "passed":
@@ -126,7 +113,7 @@ export class TransactionAttempt<C extends Client> {
         throw new Problem("mismatch");
       default:
         // In another transaction: a snapshot that is older than the record does not see it.
-        return replayed(await find(this.transactor, this.identity), this.identity);
+        return replayed(await find(transactor, identity), identity);
     }
   }
 
@@ -135,7 +122,7 @@ export class TransactionAttempt<C extends Client> {
     if (this.#response === undefined) throw problemOf(error);
     try {
       const { status } = await this.#unlessDisconnected(this.#response);
-      if (!this.#rules.keeps(status)) return { kind: "handler" };
+      if (!this.task.rules.keeps(status)) return { kind: "handler" };
     } catch (failure) {
       if (failure instanceof DisconnectedError) return { kind: "disconnected" };
       throw failure;
@@ -144,11 +131,12 @@ export class TransactionAttempt<C extends Client> {
   }
 
   #unlessDisconnected<T>(promise: Promise<T>): Promise<T> {
-    return unlessAborted(promise, this.#exchange.disconnected, () => new DisconnectedError());
+    const { disconnected } = this.task.exchange;
+    return unlessAborted(promise, disconnected, () => new DisconnectedError());
   }
 
   #throwIfDisconnected(): void {
-    if (this.#exchange.disconnected.aborted) throw new DisconnectedError();
+    if (this.task.exchange.disconnected.aborted) throw new DisconnectedError();
   }
 }
 

@@ -2,12 +2,10 @@
 
 import { IdemError, LeaseLostError } from "../errors.js";
 import { idem } from "../idem.js";
-import { lease, type Lease, type NotLeased } from "../lease.js";
-import type { Client, Pool, Transactor } from "../transactions/pool.js";
-import { transactorOf } from "../transactions/index.js";
-import { unlessAborted, type Exchange, type Identity, type Result } from "./exchange.js";
+import { leaseOn, type Lease, type NotLeased } from "../lease.js";
+import type { Client } from "../transactions/pool.js";
+import { unlessAborted, type Result, type Task } from "./exchange.js";
 import { find, replayed } from "./journal.js";
-import type { Rules } from "./options.js";
 import { Problem, problemOf } from "./problem.js";
 import { Recorded, type CompleteResponse } from "./recorded.js";
 import { retried } from "./retry.js";
@@ -23,36 +21,23 @@ export type RequestLease = Pick<Lease<Client>, "once" | "signal">;
 
 /** Leases a request, runs its handler, and completes the lease with the record. */
 export class LeaseAttempt {
-  readonly #rules: Rules<never>;
-  readonly #pool: Pool;
-  readonly #transactor: Transactor<Client>;
-  readonly #identity: Identity;
-  readonly #exchange: Exchange<RequestLease>;
+  readonly #task: Task<Client, RequestLease>;
 
-  constructor(
-    rules: Rules<never>,
-    pool: Pool,
-    identity: Identity,
-    exchange: Exchange<RequestLease>,
-  ) {
-    this.#rules = rules;
-    this.#pool = pool;
-    this.#transactor = transactorOf(pool) as Transactor<Client>;
-    this.#identity = identity;
-    this.#exchange = exchange;
+  constructor(task: Task<Client, RequestLease>) {
+    this.#task = task;
   }
 
   /** Returns the result after the record. Throws a Problem or the error of the handler. */
   async result(): Promise<Result> {
-    const { id, destination } = this.#identity;
-    const { leaseMs } = this.#rules;
-    const acquire = () => lease(this.#pool, { id, destination, leaseMs });
+    const { rules, transactor, identity } = this.#task;
+    const { id, destination } = identity;
+    const acquire = () => leaseOn(transactor, { id, destination, leaseMs: rules.leaseMs });
     const held: Lease<Client> | NotLeased = await retried(acquire).catch(rethrow);
     switch (held.outcome) {
       case "acquired":
         return this.#under(held);
       case "duplicate":
-        return replayed(await find(this.#transactor, this.#identity), this.#identity);
+        return replayed(await find(transactor, identity), identity);
       case "in_progress":
         throw new Problem("in-progress");
       case "exhausted":
@@ -72,7 +57,7 @@ export class LeaseAttempt {
       await giveBack(held);
       throw error;
     }
-    if (this.#rules.keeps(response.status)) return this.#complete(held, response);
+    if (this.#task.rules.keeps(response.status)) return this.#complete(held, response);
     await giveBack(held);
     return { kind: "handler" };
   }
@@ -82,10 +67,10 @@ export class LeaseAttempt {
    * effect outside of the database, so the key cannot be used for this request.
    */
   async #bindKey(): Promise<void> {
-    const options = { request: requestOf(this.#identity) };
-    const step = stepOf(this.#identity);
-    const begin = () =>
-      this.#transactor.run((client) => idem(client).journal.beginCall(step, options));
+    const { transactor, identity } = this.#task;
+    const options = { request: requestOf(identity) };
+    const step = stepOf(identity);
+    const begin = () => transactor.run((client) => idem(client).journal.beginCall(step, options));
     await retried(begin).catch((error: unknown) => {
       if (error instanceof IdemError && error.sqlstate === OTHER_REQUEST) {
         throw new Problem("mismatch");
@@ -96,18 +81,19 @@ export class LeaseAttempt {
 
   /** Runs the handler. After the loss of the lease it continues, but its client waits no more. */
   #run(held: Lease<Client>): Promise<CompleteResponse> {
+    const { rules, exchange } = this.#task;
     const { signal } = held;
     const once: RequestLease["once"] = (...given) => held.once(...given);
-    const response = this.#exchange.run({ signal, once }, this.#rules.limitOf);
+    const response = exchange.run({ signal, once }, rules.limitOf);
     // Another process may now work on the request. A repeated request shows the result.
     return unlessAborted(response, signal, () => new Problem("in-doubt"));
   }
 
   /** Records the response and completes the lease, in one transaction. */
   async #complete(held: Lease<Client>, response: CompleteResponse): Promise<Result> {
+    const { rules, identity } = this.#task;
     try {
-      const { fingerprint } = this.#identity;
-      const recorded = Recorded.of(fingerprint, response, this.#rules.keepsHeader);
+      const recorded = Recorded.of(identity.fingerprint, response, rules.keepsHeader);
       return await this.#completed(held, recorded);
     } catch (error) {
       // If the completion has committed after all, the release fails.
@@ -117,7 +103,7 @@ export class LeaseAttempt {
   }
 
   async #completed(held: Lease<Client>, recorded: Recorded): Promise<Result> {
-    const step = stepOf(this.#identity);
+    const step = stepOf(this.#task.identity);
     const complete = () =>
       held.complete(async (client) => {
         await idem(client).journal.finishCall(step, recorded.stored);
@@ -134,9 +120,10 @@ export class LeaseAttempt {
 
   /** Returns the result after another process, or a commit without a reply, has won. */
   async #afterLoss(recorded: Recorded): Promise<Result> {
-    const found = await find(this.#transactor, this.#identity);
+    const { transactor, identity } = this.#task;
+    const found = await find(transactor, identity);
     if (found === null) throw new Problem("in-doubt");
-    return found.equals(recorded) ? { kind: "handler" } : replayed(found, this.#identity);
+    return found.equals(recorded) ? { kind: "handler" } : replayed(found, identity);
   }
 }
 

@@ -1,5 +1,6 @@
 /** The options of a middleware, and the rules that follow from them. */
 
+import { checkOptions } from "../options.js";
 import { keyOf } from "./key.js";
 import { Problem } from "./problem.js";
 import { Scope } from "./scope.js";
@@ -112,23 +113,14 @@ export function keepsWrites(status: number, isRequested: boolean): boolean {
   return isRequested || status < 400 || status >= 500;
 }
 
-const NAMES: Readonly<Record<keyof Options<never>, true>> = {
-  destination: true,
-  scope: true,
-  mode: true,
-  methods: true,
-  required: true,
-  requestLimit: true,
-  responseLimit: true,
-  keepHeaders: true,
-  leaseMs: true,
-  onError: true,
-};
+const NAMES = [
+  "destination", "scope", "mode", "methods", "required", "requestLimit", "responseLimit",
+  "keepHeaders", "leaseMs", "onError",
+] satisfies (keyof Options<never>)[];
 
 function check(options: Options<never, Mode>): void {
   const { destination, scope, mode, methods, leaseMs } = options;
-  const unknown = Object.keys(options).filter((name) => !Object.hasOwn(NAMES, name));
-  if (unknown.length > 0) throw new TypeError(`unknown option: ${unknown.join(", ")}`);
+  checkOptions("a middleware", options, ...NAMES);
   if (!(scope instanceof Scope)) {
     throw new TypeError("scope must be Scope.by(...) or Scope.singleTenant()");
   }

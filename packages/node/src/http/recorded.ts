@@ -1,5 +1,6 @@
 /** A response as the journal has it. The crate `idem-http` uses the same form. */
 
+import { bufferOf } from "../payload.js";
 import { Problem } from "./problem.js";
 
 /** In their order, one entry for each value. Each character of a value is one byte. */
@@ -65,7 +66,7 @@ export class Recorded {
       fingerprint: fingerprint.toString("hex"),
       status: response.status,
       headers,
-      body_base64: base64(response.body),
+      body_base64: bufferOf(response.body).toString("base64"),
     });
   }
 
@@ -129,8 +130,4 @@ function isSendable(text: string): boolean {
 function namedByConnection(headers: Headers): string[] {
   const values = headers.filter(([name]) => name === "connection").map(([, value]) => value);
   return values.flatMap((value) => value.split(",")).map((name) => name.trim().toLowerCase());
-}
-
-function base64(body: Uint8Array): string {
-  return Buffer.from(body.buffer, body.byteOffset, body.byteLength).toString("base64");
 }

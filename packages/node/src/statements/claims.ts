@@ -1,9 +1,10 @@
-/** The statements of claims. */
+/** The statements of claims and of their effects. */
 
+import { textOfEffects, type Effects } from "../effects.js";
 import type { MessageId } from "../message-id.js";
 import type { ClaimOutcome } from "../outcomes.js";
-import { boolean, nullable, oneOf, time, type Values } from "./columns.js";
-import { FORBIDDEN } from "./commit.js";
+import { boolean, nullable, oneOf, time, uuids, type Values } from "./columns.js";
+import { ALLOWED, FORBIDDEN } from "./commit.js";
 import { FunctionCall, type Statement } from "./statement.js";
 
 export interface ClaimOptions {
@@ -40,6 +41,20 @@ export function claimAndForbidCommit(
 /** The same without options. It costs less, and does not return when the message was handled. */
 export function tryClaimAndForbidCommit(id: MessageId, destination: string): Statement<boolean> {
   return FunctionCall.of("idem_try_claim", id, destination).valueAnd(boolean, FORBIDDEN);
+}
+
+/**
+ * Records effects, and allows COMMIT. One statement, so that COMMIT stays forbidden if the effects
+ * are not recorded.
+ */
+export function recordAndAllowCommit(
+  id: MessageId,
+  destination: string,
+  effects: Effects,
+): Statement<string[]> {
+  return FunctionCall.of("idem_record_effects", id, destination)
+    .jsonText(textOfEffects(effects))
+    .valueAnd(uuids, ALLOWED);
 }
 
 function claimCall(id: MessageId, destination: string, options: ClaimOptions): FunctionCall {

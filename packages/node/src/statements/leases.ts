@@ -8,7 +8,7 @@ import {
   bigint, integer, milliseconds, nullable, oneOf, text, uuids, type Values,
 } from "./columns.js";
 import { ALLOWED } from "./commit.js";
-import { FunctionCall, type Statement } from "./statement.js";
+import { command, FunctionCall, type Statement } from "./statement.js";
 
 export interface LeaseOptions {
   /** The duration of the lease: 1 millisecond to 1 day. 30 seconds by default. */
@@ -55,11 +55,10 @@ export function leaseOutcome(
 }
 
 /** Limits how long the transaction waits for a lock. */
-export const SHORT_LOCK_TIMEOUT: Statement<undefined> = {
-  text: "SELECT set_config('lock_timeout', '100ms', true)",
-  values: [],
-  decode: () => undefined,
-};
+export const SHORT_LOCK_TIMEOUT = command(
+  "SELECT set_config('lock_timeout', '100ms', true)",
+  undefined,
+);
 
 /**
  * Completes, and allows COMMIT. One statement, so that the message is not completed if the

@@ -25,6 +25,11 @@ export interface Statement<T> {
   readonly decode: (rows: readonly Row[]) => T;
 }
 
+/** Returns a statement without parameters, whose result is this value. */
+export function command<T>(text: string, value: T): Statement<T> {
+  return { text, values: [], decode: () => value };
+}
+
 /** A call of a function. An argument that is undefined is left out, so that its default applies. */
 export class FunctionCall {
   readonly #name: string;
@@ -77,14 +82,14 @@ export class FunctionCall {
   }
 
   /** Adds an argument by its name, unless the value is undefined. */
-  option<T extends keyof OptionTypes>(
+  option<T extends keyof Encodings>(
     name: string,
     type: T,
-    value: OptionTypes[T] | undefined,
+    value: Parameters<Encodings[T]["encode"]>[0] | undefined,
   ): this {
     if (value === undefined) return this;
     const { sql, encode } = ENCODINGS[type];
-    return this.#add(sql, encode(value), `${name} => `);
+    return this.#add(sql, (encode as (value: unknown) => Parameter)(value), `${name} => `);
   }
 
   /** Adds what a message has besides its payload. */
@@ -159,38 +164,22 @@ function valuesOf<C extends Columns>(row: Row, columns: C): Values<C> {
   return Object.fromEntries(values) as Values<C>;
 }
 
-/** The types of optional arguments. */
-interface OptionTypes {
-  text: string;
-  bytes: Uint8Array;
-  boolean: boolean;
-  integer: number;
-  bigint: bigint;
-  json: unknown;
-  /** The response of an external call, which is stored byte for byte. */
-  response: unknown;
-  time: Date;
-  milliseconds: number;
-  uuid: string;
-}
-
-interface Encoding<T> {
-  readonly sql: string;
-  readonly encode: (value: T) => Parameter;
-}
-
-const ENCODINGS: { readonly [T in keyof OptionTypes]: Encoding<OptionTypes[T]> } = {
-  text: { sql: "text", encode: (value) => value },
-  bytes: { sql: "bytea", encode: (value) => value },
-  boolean: { sql: "boolean", encode: String },
-  integer: { sql: "integer", encode: String },
-  bigint: { sql: "bigint", encode: String },
+/** How the values of optional arguments become parameters. */
+const ENCODINGS = {
+  text: { sql: "text", encode: (value: string) => value },
+  bytes: { sql: "bytea", encode: (value: Uint8Array) => value },
+  boolean: { sql: "boolean", encode: (value: boolean) => String(value) },
+  integer: { sql: "integer", encode: (value: number) => String(value) },
+  bigint: { sql: "bigint", encode: (value: bigint) => String(value) },
   json: { sql: "jsonb", encode: textOfJson },
+  /** The response of an external call, which is stored byte for byte. */
   response: { sql: "json", encode: textOfJson },
-  time: { sql: "timestamptz", encode: (value) => value.toISOString() },
+  time: { sql: "timestamptz", encode: (value: Date) => value.toISOString() },
   milliseconds: { sql: "interval", encode: intervalText },
-  uuid: { sql: "uuid", encode: (value) => value },
-};
+  uuid: { sql: "uuid", encode: (value: string) => value },
+} satisfies Record<string, { readonly sql: string; encode(value: never): Parameter }>;
+
+type Encodings = typeof ENCODINGS;
 
 function intervalText(milliseconds: number): string {
   return `${String(milliseconds)} milliseconds`;

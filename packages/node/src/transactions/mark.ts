@@ -4,7 +4,7 @@
  */
 
 import { IdemError } from "../errors.js";
-import type { Statement } from "../statements/statement.js";
+import { command, type Statement } from "../statements/statement.js";
 
 /** The end of the transaction resets the setting, so that it is empty or does not exist. */
 const MARK = "idem_pg.transaction";
@@ -12,16 +12,11 @@ const MARK = "idem_pg.transaction";
 /** ln(0) fails with this code. Nothing else that COMMIT executes does. */
 const LOGARITHM_OF_ZERO = "2201E";
 
-export const MARK_TRANSACTION: Statement<undefined> = {
-  text: `SET LOCAL ${MARK} = 'open'`,
-  values: [],
-  decode: () => undefined,
-};
+export const MARK_TRANSACTION = command(`SET LOCAL ${MARK} = 'open'`, undefined);
 
 /** Returns the statement that fails without the mark. Its result is this value. */
 export function checkMark<T>(value: T): Statement<T> {
-  const text = `SELECT ln(length(coalesce(current_setting('${MARK}', true), '')))`;
-  return { text, values: [], decode: () => value };
+  return command(`SELECT ln(length(coalesce(current_setting('${MARK}', true), '')))`, value);
 }
 
 /** Returns the error of `checkMark` as one that tells what has happened. */

@@ -1,6 +1,7 @@
 /** Statements of node-postgres that share a round trip. */
 
 import { canPrepare, nameOf, preparedError } from "../executors/prepared.js";
+import { bufferOf } from "../payload.js";
 import type { Parameter, Row } from "../statements/statement.js";
 import type { PgClient } from "./pg-fence.js";
 
@@ -113,11 +114,9 @@ function withLiterals({ text, values = [] }: Part, client: PgClient): string {
 function literal(value: Parameter, client: PgClient): string {
   if (value === null) return "NULL";
   if (typeof value === "string") return client.escapeLiteral(value);
-  return client.escapeLiteral(`\\x${asBuffer(value).toString("hex")}`);
+  return client.escapeLiteral(`\\x${bufferOf(value).toString("hex")}`);
 }
 
-function asBuffer<T extends Parameter>(value: T): T extends Uint8Array ? Buffer : T;
 function asBuffer(value: Parameter): Parameter {
-  if (value === null || typeof value === "string") return value;
-  return Buffer.from(value.buffer, value.byteOffset, value.byteLength);
+  return value === null || typeof value === "string" ? value : bufferOf(value);
 }

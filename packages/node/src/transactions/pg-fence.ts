@@ -9,13 +9,12 @@
 import { serverError } from "../driver-error.js";
 import { IdemError } from "../errors.js";
 import type { Row } from "../statements/statement.js";
-import type { Batch } from "./pg-batch.js";
 import type { Fence } from "./pool.js";
 
 /** What this package needs of a `PoolClient`. */
 export interface PgClient {
   query(text: string): Promise<PgResult | PgResult[]>;
-  query(batch: Batch): unknown;
+  query(batch: { submit(connection: never): unknown }): unknown;
   /** Whether queries are sent before earlier ones have their results. */
   readonly pipeline?: boolean;
   release(error?: Error | boolean): void;

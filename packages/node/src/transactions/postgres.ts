@@ -2,9 +2,9 @@
 
 import { serverError } from "../driver-error.js";
 import { commitError, idemError, IdemError } from "../errors.js";
-import { PREPARED } from "../executors/postgres.js";
+import { PREPARED } from "../executors/libraries.js";
 import { allowCommit } from "../statements/commit.js";
-import type { Row, Statement } from "../statements/statement.js";
+import { command, type Row, type Statement } from "../statements/statement.js";
 import { markLost } from "./lost.js";
 import { checkMark, markError, MARK_TRANSACTION } from "./mark.js";
 import type { Beginning, Ending, Isolation, Transactor } from "./pool.js";
@@ -20,7 +20,7 @@ export interface PostgresBegin<C> {
 /** Makes postgres.js roll back, which it does only after an error. */
 class RollbackRequested extends Error {}
 
-const CHECK: Statement<undefined> = { text: "SELECT 1", values: [], decode: () => undefined };
+const CHECK = command("SELECT 1", undefined);
 
 /** With COMMIT, the value can arrive after COMMIT has been sent. */
 interface Ended<T> {

@@ -123,8 +123,8 @@ test("middleware with invalid options is rejected", () => {
   };
   rejected({ destination: "d" }, /scope must be/);
   rejected({ destination: "d", scope: () => "a" }, /scope must be/);
-  rejected({ destination: "d", scope, leaseMS: 1000 }, /TypeError: unknown option: leaseMS/);
-  rejected({ destination: "d", scope, method: [], body: 1 }, /unknown option: method, body/);
+  rejected({ destination: "d", scope, leaseMS: 1000 }, /TypeError: .* no option leaseMS/);
+  rejected({ destination: "d", scope, method: [], body: 1 }, /no option method/);
   rejected({ destination: "", scope }, /destination must be/);
   rejected({ scope }, /destination must be/);
   rejected({ destination: "d", scope, mode: "other" }, /mode must be/);

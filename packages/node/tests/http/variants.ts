@@ -2,7 +2,7 @@
 
 import { idem } from "../../src/index.js";
 import type { Pool } from "../../src/index.js";
-import type { Exchange, Identity, Result } from "../../src/http/exchange.js";
+import type { Exchange, Identity, Result, Task } from "../../src/http/exchange.js";
 import { expressMiddleware, type ExpressRequest } from "../../src/http/express.js";
 import { Idempotency } from "../../src/http/idempotency.js";
 import { TransactionAttempt } from "../../src/http/in-transaction.js";
@@ -15,14 +15,13 @@ import { transactorOf } from "../../src/transactions/index.js";
 import type { Client, Transactor } from "../../src/transactions/pool.js";
 
 type Context = RequestTransaction<Client>;
-type Parameters = ConstructorParameters<typeof TransactionAttempt<Client>>;
 
 /** Neither claims the request nor records its response. */
 class WithoutClaim extends TransactionAttempt<Client> {
   protected override transact() {
     const first = { text: "SELECT 1 AS c1", values: [], decode: () => undefined };
     const beginning = { first, isolation: "default", hasSavepoint: true } as const;
-    return this.transactor.transact(beginning, (client) => this.handled(client));
+    return this.task.transactor.transact(beginning, (client) => this.handled(client));
   }
 
   protected override record() {
@@ -38,9 +37,10 @@ class RecordsApart extends TransactionAttempt<Client> {
     const result = await super.result();
     const recorded = this.#recorded;
     if (recorded === undefined) return result;
-    const step = stepOf(this.identity);
-    await this.transactor.run(async (client) => {
-      await idem(client).journal.beginCall(step, { request: requestOf(this.identity) });
+    const { transactor, identity } = this.task;
+    const step = stepOf(identity);
+    await transactor.run(async (client) => {
+      await idem(client).journal.beginCall(step, { request: requestOf(identity) });
       await idem(client).journal.finishCall(step, recorded.stored);
     });
     return result;
@@ -56,17 +56,18 @@ class RecordsApart extends TransactionAttempt<Client> {
 class RespondsFirst extends TransactionAttempt<Client> {
   readonly #early: Promise<Result>;
 
-  constructor(...[rules, transactor, identity, exchange]: Parameters) {
+  constructor(task: Task<Client, Context>) {
     let respond: (result: Result) => void;
     const early = new Promise<Result>((resolve) => (respond = resolve));
-    super(rules, transactor, identity, {
+    const exchange: Exchange<Context> = {
       disconnected: new AbortController().signal,
       async run(context, limitOf) {
-        const response = await exchange.run(context, limitOf);
+        const response = await task.exchange.run(context, limitOf);
         respond({ kind: "handler" });
         return response;
       },
-    });
+    };
+    super({ ...task, exchange });
     this.#early = early;
   }
 
@@ -77,7 +78,7 @@ class RespondsFirst extends TransactionAttempt<Client> {
   }
 }
 
-type Variant = new (...given: Parameters) => TransactionAttempt<Client>;
+type Variant = new (task: Task<Client, Context>) => TransactionAttempt<Client>;
 
 const VARIANTS: Readonly<Record<string, Variant>> = {
   "without claim": WithoutClaim,
@@ -92,6 +93,6 @@ export function variantOf(name: string, pool: Pool, options: Options<ExpressRequ
   const rules = new Rules(options);
   const transactor = transactorOf(pool) as Transactor<Client>;
   const attempt = (identity: Identity, exchange: Exchange<Context>) =>
-    new Variant(rules, transactor, identity, exchange).result();
+    new Variant({ rules, transactor, identity, exchange }).result();
   return expressMiddleware(new Idempotency<ExpressRequest, Context>(rules, attempt));
 }

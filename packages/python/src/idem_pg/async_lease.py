@@ -8,7 +8,6 @@ from types import TracebackType
 from typing import Any
 from uuid import UUID
 
-from .async_renewal import AsyncRenewal
 from .effects import Effect, Effects, json_copy, list_of, text_of
 from .errors import IdemError, LeaseLostError, LeaseNotCompletedError
 from .external_calls import Begun
@@ -30,7 +29,7 @@ from .once import (
     unknown_of,
 )
 from .outcomes import Dead, Duplicate, InProgress, Settlement
-from .renewal import Renewal
+from .renewal import TaskRenewal, ThreadRenewal
 from .transactions import (
     AsyncTransactions,
     BlockingTransactions,
@@ -82,7 +81,7 @@ class AsyncLease:
         self._completion = Completion.BY_BLOCK
         self._is_completed = False
         is_blocking = isinstance(self._transactions, BlockingTransactions)
-        self._renewal = (Renewal if is_blocking else AsyncRenewal)(self._transactions, held)
+        self._renewal = (ThreadRenewal if is_blocking else TaskRenewal)(self._transactions, held)
 
     def record(self, effects: Effects) -> None:
         """Records effects when the message is completed."""

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import inspect
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar
 from uuid import UUID
 
-from .aborted import driver_of, run_last
+from .connections import discard, driver_of, has_ended, run_last
 from .effects import Effects, text_of
 from .errors import IdemError
-from .executors import is_closed, kind_of, raise_caused, translated
+from .executors import is_closed, raise_caused, translated
 from .ids import MessageId
 from .outcomes import Claimed, Duplicate, Expired, InProgress, Mismatch, Outcome, Settlement
 from .results import CLAIM, claim_of
@@ -93,7 +91,8 @@ async def async_process(
                     return await work(connection)
                 except Exception as error:
                     failed = error
-                    await _discard_if_ended(connection)
+                    if has_ended(connection):
+                        await discard(connection)
                     raise
         except Exception as error:
             # The rollback over a lost connection fails too. The first error tells more.
@@ -130,19 +129,3 @@ def _record_and_allow_commit(
     """One statement, so that COMMIT stays forbidden if the effects are not recorded."""
     record = Call.of("idem_record_effects", message_id, destination).add("jsonb", effects)
     return record.scalar_and("idem_allow_commit()")
-
-
-async def _discard_if_ended(connection: Any) -> None:
-    """Closes a connection of SQLAlchemy whose handler has called `commit` or `rollback`.
-
-    After a COMMIT that the server has rejected, SQLAlchemy takes the transaction for ended, and
-    would return the connection to its pool without a rollback.
-    """
-    if not (kind_of(connection) or "").startswith("sqlalchemy."):
-        return
-    if connection.in_transaction() and getattr(connection, "is_active", True):
-        return
-    with contextlib.suppress(Exception):
-        done = connection.invalidate()
-        if inspect.isawaitable(done):
-            await done

@@ -233,7 +233,7 @@ def translated(error: Exception, *, is_of_handler: bool = False) -> Exception:
         if hasattr(found, "sqlstate"):
             if found.sqlstate is None and not _is_lost(found):
                 break
-            return IdemError(str(found), found.sqlstate, _hint_of(found))
+            return IdemError(str(found), found.sqlstate, reported(found, "hint", "message_hint"))
         found = found.__cause__ or getattr(found, "orig", None)
     if getattr(error, "connection_invalidated", False):
         # SQLAlchemy has seen that the connection is lost.
@@ -241,15 +241,18 @@ def translated(error: Exception, *, is_of_handler: bool = False) -> Exception:
     return error
 
 
-def _hint_of(error: BaseException) -> str | None:
-    """Returns the hint of an error of the server."""
+def reported(error: BaseException, name: str, in_diagnostics: str) -> str | None:
+    """Returns what the server reported with an error, or None.
+
+    `name` is the member of an error of asyncpg, and `in_diagnostics` that of psycopg's diagnostics.
+    """
     found: BaseException | None = error
     while found is not None:
         diagnostics = getattr(found, "diag", None)
-        hint = getattr(diagnostics, "message_hint", None) or getattr(found, "hint", None)
-        if hint is not None:
-            return str(hint)
-        # SQLAlchemy 2.0 raises an error of its own that has the SQLSTATE of asyncpg, but no hint.
+        value = getattr(diagnostics, in_diagnostics, None) or getattr(found, name, None)
+        if value is not None:
+            return str(value)
+        # SQLAlchemy 2.0 raises an error of its own that has only the SQLSTATE of asyncpg.
         found = found.__cause__
     return None
 

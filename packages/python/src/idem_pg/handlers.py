@@ -7,12 +7,12 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast, overload
 
-from .aborted import run_last
-from .blocking import finished
+from .blocking import awaitable, finished
+from .connections import run_last
 from .errors import IdemError
 from .executors import SYNCHRONOUS
 from .functions import Functions
-from .idem import AsyncIdem, Idem
+from .idem import AsyncIdem
 from .ids import MessageId
 from .outcomes import Duplicate
 from .statements import Call, Statement
@@ -57,15 +57,15 @@ class idempotent:  # noqa: N801
         return self._synchronous(handler)
 
     def _synchronous(self, handler: Callable[..., T]) -> Callable[..., T | Duplicate]:
+        blocking_handler = awaitable(handler)
+
         @functools.wraps(handler)
         def claimed(connection: Any, /, *args: Any, **options: Any) -> T | Duplicate:
+            # Not in the coroutine, which could not raise a StopIteration of `id`.
             message_id = self._id(*args, **options)
-            if not Idem(connection).try_claim(message_id, self._destination):
-                return Duplicate()
-            result = handler(connection, *args, **options)
             idem = Functions(connection, SYNCHRONOUS, "Idem")
-            finished(self._ensure_claimed(idem, connection, message_id))
-            return result
+            work = functools.partial(blocking_handler, connection, *args, **options)
+            return finished(self._once(idem, connection, message_id, work))
 
         return claimed
 
@@ -75,18 +75,22 @@ class idempotent:  # noqa: N801
         @functools.wraps(handler)
         async def claimed(connection: Any, /, *args: Any, **options: Any) -> T | Duplicate:
             message_id = self._id(*args, **options)
-            if not await AsyncIdem(connection).try_claim(message_id, self._destination):
-                return Duplicate()
-            result = await handler(connection, *args, **options)
-            await self._ensure_claimed(AsyncIdem(connection), connection, message_id)
-            return result
+            work = functools.partial(handler, connection, *args, **options)
+            return await self._once(AsyncIdem(connection), connection, message_id, work)
 
         return cast("Callable[..., Awaitable[T | Duplicate]]", claimed)
 
-    async def _ensure_claimed(
-        self, idem: Functions, connection: Any, message_id: MessageId
-    ) -> None:
-        """Raises IdemError if the transaction is aborted, or is not the one of the claim."""
+    async def _once(
+        self,
+        idem: Functions,
+        connection: Any,
+        message_id: MessageId,
+        work: Callable[[], Awaitable[T]],
+    ) -> T | Duplicate:
+        """Claims the message, and works. Fails if the work has lost the claim."""
+        if not await idem.try_claim(message_id, self._destination):
+            return Duplicate()
+        result = await work()
         probe: Statement[bool] = Call.of("idem_is_claimed", message_id, self._destination).scalar()
         if not await run_last(idem, connection, probe):
             raise IdemError(
@@ -94,3 +98,4 @@ class idempotent:  # noqa: N801
                 "2D000",
                 "Let the caller end the transaction, or roll back to a savepoint.",
             )
+        return result

@@ -32,13 +32,3 @@ SHORT_LOCK_TIMEOUT: Statement[None] = Statement(
     "SELECT set_config('lock_timeout', '100ms', true)", (), lambda _: None
 )
 """Limits how long the transaction waits for a lock."""
-
-
-def renew_at(held: Held, ends_at: float) -> float:
-    """Returns when a lease is renewed: when two thirds of it are left."""
-    return ends_at - held.duration.total_seconds() * 2 / 3
-
-
-def pause_of(held: Held) -> float:
-    """Returns the pause after a failed renewal, in seconds."""
-    return max(held.duration.total_seconds() / 20, 0.001)

@@ -360,7 +360,7 @@ async def serve(config: Config, state: State, listener: Any) -> None:
 
 def main(say: Say, config_text: str) -> None:
     config = config_of(config_text)
-    setattr(asgi, "TransactionAttempt", VARIANTS[config.variant])  # noqa: B010
+    setattr(asgi, "AsgiTransactionAttempt", VARIANTS[config.variant])  # noqa: B010
     listener = listen()
     say(str(listener.getsockname()[1]))
     asyncio.run(serve(config, State(), listener))

@@ -9,13 +9,13 @@ from typing import Any
 from idem_pg import AsyncIdem, Claimed, Outcome
 from idem_pg.functions import Functions
 from idem_pg.http import statements
-from idem_pg.http.application import Response
 from idem_pg.http.fingerprint import journal_request
-from idem_pg.http.in_transaction import TransactionAttempt
+from idem_pg.http.in_transaction import AsgiTransactionAttempt
 from idem_pg.http.recorded import Recorded
+from idem_pg.http.response import Response
 
 
-class WithoutClaim(TransactionAttempt):
+class WithoutClaim(AsgiTransactionAttempt):
     """Neither claims the request nor records its response."""
 
     async def _begin(self) -> tuple[AsyncExitStack, Any, Outcome]:
@@ -26,27 +26,28 @@ class WithoutClaim(TransactionAttempt):
         """Records nothing."""
 
 
-class RespondsFirst(TransactionAttempt):
+class RespondsFirst(AsgiTransactionAttempt):
     """Sends the response before its commit."""
 
-    async def response(self) -> Response:
-        self._early: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+    async def response(self) -> Response | None:
+        loop = asyncio.get_running_loop()
+        self._early: asyncio.Future[Response | None] = loop.create_future()
         late = self._late = asyncio.create_task(super().response())
         await asyncio.wait([self._early, late], return_when=asyncio.FIRST_COMPLETED)
         return self._early.result() if self._early.done() else late.result()
 
-    async def _handled(self, *args: Any) -> Any:
-        handled = await super()._handled(*args)
-        self._early.set_result(handled[1])
-        return handled
+    async def _handled(self, connection: Any) -> Recorded | None:
+        recorded = await super()._handled(connection)
+        self._early.set_result(None)
+        return recorded
 
 
-class RecordsApart(TransactionAttempt):
+class RecordsApart(AsgiTransactionAttempt):
     """Records the response in a transaction of its own, after the commit of the writes."""
 
     _recorded: Recorded | None = None
 
-    async def response(self) -> Response:
+    async def response(self) -> Response | None:
         response = await super().response()
         if self._recorded is not None:
             step = (self._identity.message_id, self._identity.destination, statements.STEP)
@@ -61,8 +62,8 @@ class RecordsApart(TransactionAttempt):
         await idem.run(statements.ALLOW_COMMIT)
 
 
-VARIANTS: dict[str, type[TransactionAttempt]] = {
-    "sound": TransactionAttempt,
+VARIANTS: dict[str, type[AsgiTransactionAttempt]] = {
+    "sound": AsgiTransactionAttempt,
     "without claim": WithoutClaim,
     "responds first": RespondsFirst,
     "records apart": RecordsApart,

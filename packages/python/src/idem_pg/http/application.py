@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
-from dataclasses import dataclass
 from typing import Any
 
 from .problem import Kind, Problem
+from .response import Response
 
 Message = MutableMapping[str, Any]
 HttpScope = MutableMapping[str, Any]
@@ -16,18 +16,12 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[HttpScope, Receive, Send], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
-    """A complete response."""
-
-    status: int
-    headers: list[tuple[bytes, bytes]]
-    body: bytes
-
-    async def send_to(self, send: Send) -> None:
-        start = {"type": "http.response.start", "status": self.status, "headers": self.headers}
-        await send(start)
-        await send({"type": "http.response.body", "body": self.body})
+async def send_response(response: Response, send: Send) -> None:
+    headers = [
+        (name.encode("latin-1"), value.encode("latin-1")) for name, value in response.headers
+    ]
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    await send({"type": "http.response.body", "body": response.body})
 
 
 class DisconnectedError(Exception):
@@ -39,11 +33,14 @@ class ResponseTooLargeError(Exception):
 
 
 class ApplicationRun:
-    """Runs the application in a task, and collects its response.
+    """Runs the application in a task, and collects its response. See `Handler`.
 
     The application continues after its response only when the response was recorded and sent. What
     it does then (background tasks) happens after the commit.
     """
+
+    complete: Response
+    """The response of the application, when it has returned one."""
 
     def __init__(
         self,
@@ -52,10 +49,9 @@ class ApplicationRun:
         body: bytes,
         limit_of: Callable[[int], int | None],
     ) -> None:
-        self.scope = scope
         self.is_recorded = False
-        """Whether the response is recorded, so that the application continues after it."""
         self._app = app
+        self._scope = scope
         self._request_body: bytes | None = body
         self._limit_of = limit_of
         self._start: Message | None = None
@@ -69,19 +65,24 @@ class ApplicationRun:
         self._task: asyncio.Task[None] | None = None
 
     def disconnect(self) -> None:
-        """Lets `response` stop the application, unless the response is complete."""
+        """Lets `run` stop the application, unless the response is complete."""
         self._is_disconnected = True
         self._settled.set()
 
-    async def response(self) -> Response:
+    async def run(self, shared: Any) -> Response:
         """Runs the application until its response is complete. Raises its exception."""
+        self._scope["idem"] = shared
         if self._is_disconnected:
             raise DisconnectedError
         self._task = asyncio.create_task(self._run(), name="idem http application")
         await self._settled.wait()
         if self._is_complete and self._start is not None:
-            headers = [(bytes(name), bytes(value)) for name, value in self._start["headers"]]
-            return Response(self._start["status"], headers, b"".join(self._chunks))
+            headers = [
+                (bytes(name).decode("latin-1"), bytes(value).decode("latin-1"))
+                for name, value in self._start["headers"]
+            ]
+            self.complete = Response(self._start["status"], headers, b"".join(self._chunks))
+            return self.complete
         if self._is_too_large:
             await self.stop()
             raise Problem(Kind.RESPONSE_TOO_LARGE)
@@ -112,7 +113,7 @@ class ApplicationRun:
 
     async def _run(self) -> None:
         try:
-            await self._app(self.scope, self._receive, self._send)
+            await self._app(self._scope, self._receive, self._send)
         finally:
             self._settled.set()
 

@@ -26,18 +26,18 @@ from .application import (
     DisconnectedError,
     HttpScope,
     Receive,
-    Response,
     Send,
+    send_response,
 )
+from .attempt import Attempt, TransactionAttempt
 from .fingerprint import fingerprint_of
 from .identity import Identity
-from .in_transaction import TransactionAttempt
+from .in_transaction import AsgiTransactionAttempt
 from .leased import LeaseAttempt
-from .leased_application import LeasedApplication
 from .options import Options
 from .problem import Kind, Problem, log
 from .request_head import RequestHead
-from .responses import response_of_problem
+from .response import Response
 from .running import RunningRequests
 
 
@@ -68,20 +68,16 @@ class IdempotencyMiddleware:
             return
         head = RequestHead(scope)
         try:
-            message_id = self._message_id(head)
+            message_id = self._options.message_id(
+                head.method, head.path, head.keys, head, is_protected="idem" in head.scope
+            )
             if message_id is not None:
                 await self._protected(message_id, head, receive, send)
                 return
         except Problem as problem:
-            await response_of_problem(problem).send_to(send)
+            await send_response(problem.response(), send)
             return
         await self.app(scope, receive, send)
-
-    def _message_id(self, head: RequestHead) -> str | None:
-        is_protected = "idem" in head.scope
-        if self._options.protects(head.method, head.path, head, is_protected=is_protected):
-            return self._options.message_id(head.keys, head)
-        return None
 
     async def _protected(
         self, message_id: str, head: RequestHead, receive: Receive, send: Send
@@ -98,7 +94,7 @@ class IdempotencyMiddleware:
             await run.stop()
             raise
         try:
-            await response.send_to(send)
+            await send_response(response, send)
         finally:
             # A recorded request has taken effect, also if the client does not get the response.
             await run.end()
@@ -108,12 +104,8 @@ class IdempotencyMiddleware:
     ) -> Response:
         """Processes the request in a task of its own, which no cancellation of this one stops."""
         options = self._options
-        attempt: LeaseAttempt[Response] | TransactionAttempt
-        if options.is_leased:
-            handler = LeasedApplication(options, identity, run)
-            attempt = LeaseAttempt(options, self._open, identity, handler)
-        else:
-            attempt = TransactionAttempt(options, self._open, identity, run)
+        kind: type[Attempt] = LeaseAttempt if options.is_leased else AsgiTransactionAttempt
+        attempt = kind(options, self._open, identity, run)
         task = asyncio.create_task(attempt.response(), name="idem http request")
         if options.is_leased:
             self.running.add(task)
@@ -125,12 +117,13 @@ class IdempotencyMiddleware:
             raise
         finally:
             watch.cancel()
-        return task.result()
+        found = task.result()
+        return run.complete if found is None else found
 
     async def _abandon(
         self,
-        task: asyncio.Task[Response],
-        attempt: LeaseAttempt[Response] | TransactionAttempt,
+        task: asyncio.Task[Response | None],
+        attempt: Attempt,
         run: ApplicationRun,
     ) -> None:
         """Ends a request that the server has cancelled. A commit that has begun continues."""
@@ -174,7 +167,7 @@ _ENDING: set[asyncio.Task[None]] = set()
 """The event loop keeps only weak references to its tasks."""
 
 
-def _end_abandoned(task: asyncio.Task[Response], run: ApplicationRun) -> None:
+def _end_abandoned(task: asyncio.Task[Response | None], run: ApplicationRun) -> None:
     """Ends the application of a request whose server has cancelled it."""
     if task.cancelled() or task.exception() is not None:
         log.debug("a request that the server has cancelled has no response")

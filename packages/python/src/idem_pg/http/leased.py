@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from ..async_lease import AsyncLease, async_lease
 from ..errors import IdemError, LeaseLostError, LeaseNotCompletedError
@@ -17,11 +17,10 @@ from . import statements
 from .attempt import Attempt
 from .fingerprint import journal_request
 from .problem import Kind, Problem, log, problem_of
-from .recorded import Recorded, replay
+from .recorded import Recorded
 from .request_transaction import shared_with
+from .response import Response
 from .retry import soon
-
-R = TypeVar("R")
 
 
 class RequestLease:
@@ -57,36 +56,13 @@ def request_lease(request: Any) -> RequestLease:
     return shared_with(request, RequestLease, "lease")
 
 
-class LeasedHandler(Protocol[R]):
-    """The handler of a request, and the conversions of its responses."""
-
-    async def run(self, shared: RequestLease) -> R:
-        """Runs the handler, and returns its complete response."""
-
-    async def stop(self) -> None:
-        """Stops a handler that has not ended, if that is possible."""
-
-    def status_of(self, response: R) -> int:
-        """Returns the status of a response."""
-
-    def recorded_of(self, response: R) -> Recorded:
-        """Converts a response of the handler to its record. Raises Problem."""
-
-    def response_of(self, recorded: Recorded) -> R:
-        """Converts a record to a replayed response."""
-
-    def note_record(self) -> None:
-        """Notes that the response of the handler is recorded."""
-
-
-class LeaseAttempt(Attempt[LeasedHandler[R]]):
+class LeaseAttempt(Attempt):
     """Leases a request, runs its handler, and completes the lease with the record."""
 
     _recorded: Recorded | None = None
     _is_completed = False
 
-    async def response(self) -> R:
-        """Returns the response after its record. Raises Problem or the error of the handler."""
+    async def response(self) -> Response | None:
         identity = self._identity
         try:
             acquired = await async_lease(
@@ -96,32 +72,30 @@ class LeaseAttempt(Attempt[LeasedHandler[R]]):
             raise_caused(problem_of(error), error)
         if not isinstance(acquired, AsyncLease):
             return await self._not_acquired(acquired)
-        response: R | None = None
         try:
             async with acquired:
                 await self._bind_key(acquired)
                 response = await self._handled(acquired)
-                if self._options.keeps(self._handler.status_of(response)):
+                if self._options.keeps(response.status):
                     await self._complete(acquired, response)
                 else:
                     acquired.give_back()
         except LeaseLostError:
-            return await self._after_loss(response)
+            return await self._after_loss()
         except LeaseNotCompletedError as error:
             log.exception("the source of IdempotencyMiddleware has not committed a completion")
             raise Problem(Kind.IN_DOUBT) from error
         except Exception as error:
-            if self._is_completed and response is not None:
-                # The last check of the lease has failed. The completion has committed before it.
-                log.debug("cannot check a completed request: %s", error)
-                return response
-            raise
-        return response
+            if not self._is_completed:
+                raise
+            # The last check of the lease has failed. The completion has committed before it.
+            log.debug("cannot check a completed request: %s", error)
+        return None
 
-    async def _not_acquired(self, acquired: Exhausted | Duplicate | InProgress | Dead) -> R:
+    async def _not_acquired(self, acquired: Exhausted | Duplicate | InProgress | Dead) -> Response:
         match acquired:
             case Duplicate():
-                return self._handler.response_of(await self._replayed())
+                return await self._replayed()
             case InProgress():
                 raise Problem(Kind.IN_PROGRESS)
             case Exhausted(held):
@@ -159,12 +133,11 @@ class LeaseAttempt(Attempt[LeasedHandler[R]]):
                 raise Problem(Kind.MISMATCH) from error
             raise_caused(problem_of(error), error)
 
-    async def _handled(self, acquired: AsyncLease) -> R:
+    async def _handled(self, acquired: AsyncLease) -> Response:
         shared = RequestLease(acquired)
         try:
             response = await self._handler.run(shared)
-            is_kept = self._options.keeps(self._handler.status_of(response))
-            if shared.is_lost and not is_kept:
+            if shared.is_lost and not self._options.keeps(response.status):
                 # Another process works on the request, so this failure does not tell its result.
                 raise LeaseLostError(LOST)
         except BaseException:
@@ -174,12 +147,12 @@ class LeaseAttempt(Attempt[LeasedHandler[R]]):
             raise
         return response
 
-    async def _complete(self, acquired: AsyncLease, response: R) -> None:
+    async def _complete(self, acquired: AsyncLease, response: Response) -> None:
         """Records the response and completes the lease, in one transaction."""
         identity = self._identity
 
         async def complete() -> None:
-            recorded = self._recorded = self._handler.recorded_of(response)
+            recorded = self._recorded = self._record_of(response)
             async with self._open() as connection:
                 await acquired.complete(connection)
                 await functions_of(self._open, connection).finish_call(
@@ -193,11 +166,11 @@ class LeaseAttempt(Attempt[LeasedHandler[R]]):
         except Exception as error:
             raise_caused(problem_of(error).after_work(), error)
         self._is_completed = True
-        self._handler.note_record()
+        self._handler.is_recorded = True
 
-    async def _after_loss(self, response: R | None) -> R:
+    async def _after_loss(self) -> Response | None:
         """Returns the response after another process, or a commit without a reply, has won."""
-        if response is None or self._recorded is None:
+        if self._recorded is None:
             # The handler has not ended, or has failed. A repeated request shows the result.
             raise Problem(Kind.IN_DOUBT)
         try:
@@ -207,6 +180,6 @@ class LeaseAttempt(Attempt[LeasedHandler[R]]):
         if found is None:
             raise Problem(Kind.IN_DOUBT)
         if found == self._recorded:
-            self._handler.note_record()
-            return response
-        return self._handler.response_of(replay(found, self._identity.fingerprint))
+            self._handler.is_recorded = True
+            return None
+        return found.replayed(self._identity.fingerprint)

@@ -77,23 +77,19 @@ class Options:
     def _applies(self) -> Matcher:
         return matcher_of(self.applies_to)
 
-    def protects(self, method: str, path: str, request: Any, *, is_protected: bool) -> bool:
-        """Returns whether this middleware protects the requests of this route.
+    def message_id(
+        self, method: str, path: str, keys: Sequence[str], request: Any, *, is_protected: bool
+    ) -> str | None:
+        """Returns the message id of a request, or None if it is not protected.
 
-        Raises Problem if another middleware has protected the request.
+        `keys` are the values of its headers `Idempotency-Key`. `request` is passed to the functions
+        of `applies_to` and `scope`. Raises Problem if another middleware protects the request.
         """
         if method not in self.methods or not self._applies(path, request):
-            return False
+            return None
         if is_protected:
             log.error("applies_to of two instances of IdempotencyMiddleware includes %s", path)
             raise Problem(Kind.FAILED, "two idempotency middlewares apply to this route")
-        return True
-
-    def message_id(self, keys: Sequence[str], request: Any) -> str | None:
-        """Returns the message id of a request, or None for a request that needs no key.
-
-        `keys` are the values of its headers `Idempotency-Key`. `request` is passed to the scope.
-        """
         key = key_of(keys)
         if key is not None:
             return self.scope.id_of(request, key)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import enum
 import json
 import logging
-from typing import Any
 
 from ..errors import IdemError
-from ..executors import translated
+from ..executors import reported, translated
+from .response import Response, own_response
 
 log = logging.getLogger("idem_pg.http")
 
@@ -96,20 +96,17 @@ class Problem(Exception):  # noqa: N818
         is_unknown = self.kind in (Kind.UNAVAILABLE, Kind.FAILED)
         return Problem(Kind.IN_DOUBT) if is_unknown else self
 
-    def headers(self) -> list[tuple[str, str]]:
+    def response(self) -> Response:
         headers = [("content-type", "application/problem+json")]
         if self.kind.is_transient:
             headers.append(("retry-after", "1"))
-        return headers
-
-    def body(self) -> bytes:
         problem = {
             "type": f"urn:idem:{self.name}",
             "title": _TITLES[self.status],
             "status": self.status,
             "detail": str(self),
         }
-        return json.dumps(problem).encode()
+        return own_response(self.status, headers, json.dumps(problem).encode())
 
 
 def problem_of(error: Exception, *, is_committing: bool = False) -> Problem:
@@ -119,7 +116,7 @@ def problem_of(error: Exception, *, is_committing: bool = False) -> Problem:
     log.warning("a request with an idempotency key was not processed: %s", error, exc_info=error)
     if is_committing:
         # After an ERROR the transaction is certainly rolled back. All else leaves it unknown.
-        if severity_of(error) != "ERROR":
+        if reported(error, "severity_en", "severity_nonlocalized") != "ERROR":
             return Problem(Kind.IN_DOUBT)
     elif is_unreachable(error):
         return Problem(Kind.UNAVAILABLE)
@@ -135,17 +132,3 @@ def is_unreachable(error: Exception) -> bool:
     if isinstance(found, IdemError):
         return found.is_connection_lost
     return isinstance(found, OSError) or type(found).__name__ in _UNREACHABLE
-
-
-def severity_of(error: Exception) -> str | None:
-    """Returns the severity that the server sent with an error, in English, or None."""
-    found: BaseException | None = error
-    while found is not None:
-        diagnostics: Any = getattr(found, "diag", None)
-        severity = getattr(found, "severity_en", None) or getattr(
-            diagnostics, "severity_nonlocalized", None
-        )
-        if isinstance(severity, str):
-            return severity
-        found = found.__cause__
-    return None

@@ -5,16 +5,15 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from .problem import Kind, Problem, log
+from .response import Headers, Response, own_response
 
 REPLAYED = "idempotency-replayed"
 """The header that is `true` in a replayed response."""
-
-Headers = list[tuple[str, str]]
 
 _OF_THE_CONNECTION = frozenset(
     {
@@ -44,26 +43,18 @@ class Recorded:
     fingerprint: str
     status: int
     headers: Headers
-    """In their order, one entry for each value. Each character of a value is one byte."""
     body: bytes
 
     @classmethod
-    def of(
-        cls,
-        fingerprint: bytes,
-        status: int,
-        headers: Iterable[tuple[str, str]],
-        is_kept: Callable[[str], bool],
-        body: bytes,
-    ) -> Recorded:
-        lower = [(name.lower(), value) for name, value in headers]
+    def of(cls, fingerprint: bytes, response: Response, is_kept: Callable[[str], bool]) -> Recorded:
+        lower = [(name.lower(), value) for name, value in response.headers]
         dropped = _OF_THE_CONNECTION | _named_by_connection(lower)
         kept = [(name, value) for name, value in lower if name not in dropped and is_kept(name)]
         for name, value in kept:
             if not _is_sendable(name + value):
                 log.warning("the header %r of a response cannot be recorded", name)
                 raise Problem(Kind.FAILED)
-        return cls(fingerprint.hex(), status, kept, body)
+        return cls(fingerprint.hex(), response.status, kept, response.body)
 
     @classmethod
     def from_json(cls, value: Any) -> Recorded:
@@ -93,9 +84,11 @@ class Recorded:
             "body_base64": base64.b64encode(self.body).decode(),
         }
 
-    def replayed_headers(self) -> Headers:
-        """Returns the headers of the replayed response."""
-        return [*self.headers, (REPLAYED, "true")]
+    def replayed(self, fingerprint: bytes) -> Response:
+        """Returns the response to a request with this fingerprint, and a key that was used."""
+        if self.fingerprint != fingerprint.hex():
+            raise Problem(Kind.MISMATCH)
+        return own_response(self.status, [*self.headers, (REPLAYED, "true")], self.body)
 
 
 def _is_sendable(text: str) -> bool:
@@ -106,12 +99,3 @@ def _is_sendable(text: str) -> bool:
 def _named_by_connection(headers: Headers) -> set[str]:
     values = [value for name, value in headers if name == "connection"]
     return {name.strip().lower() for value in values for name in value.split(",")}
-
-
-def replay(found: Recorded | None, fingerprint: bytes) -> Recorded:
-    """Returns the recorded response for a request with a key that was used before."""
-    if found is None:
-        raise Problem(Kind.NOT_RECORDED)
-    if found.fingerprint != fingerprint.hex():
-        raise Problem(Kind.MISMATCH)
-    return found

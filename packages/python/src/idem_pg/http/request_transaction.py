@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any, TypeVar
 
 from .. import executors
@@ -149,24 +148,3 @@ def _drop_if_in_transaction(dbapi_connection: Any, record: Any) -> None:
         is_in_transaction = getattr(status, "name", None) in ("INTRANS", "INERROR")
     if is_in_transaction:
         record.invalidate()
-
-
-def has_ended(connection: Any) -> bool:
-    """Returns whether the transaction has ended for SQLAlchemy, because the handler ended it.
-
-    The server has rejected the COMMIT, so there the transaction is open. SQLAlchemy would return
-    the connection to its pool in this state.
-    """
-    match kind_of(connection):
-        case "sqlalchemy.AsyncConnection":
-            return not connection.in_transaction()
-        case "sqlalchemy.AsyncSession":
-            return not (connection.in_transaction() and connection.is_active)
-    return False
-
-
-async def abandon(connection: Any) -> None:
-    """Closes a connection of SQLAlchemy that cannot be rolled back, so that no pool gets it."""
-    if kind_of(connection) in ("sqlalchemy.AsyncConnection", "sqlalchemy.AsyncSession"):
-        with contextlib.suppress(Exception):
-            await connection.invalidate()

@@ -18,8 +18,8 @@ docs/http.md says what differs from the crate `idem-http`.
 
 from ..request_transaction import RequestTransaction, keep_writes, request_transaction
 from .decorator import idempotent_view
-from .leased_view import RequestLease, request_lease
 from .middleware import IdempotencyMiddleware
+from .view import RequestLease, request_lease
 
 __all__ = [
     "IdempotencyMiddleware",

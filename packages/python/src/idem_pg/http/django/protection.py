@@ -12,15 +12,16 @@ from django.http import HttpRequest
 
 from ...blocking import finished
 from ...transactions import BlockingTransactions
+from ..attempt import Attempt
 from ..fingerprint import fingerprint_of
 from ..identity import Identity
 from ..leased import LeaseAttempt
 from ..options import Options
 from ..problem import Problem
-from .in_transaction import TransactionAttempt
-from .leased_view import LeasedView
+from .in_transaction import DjangoTransactionAttempt
 from .requests import body_of, keys_of, path_and_query_of
-from .responses import response_of_problem
+from .responses import http_response_of
+from .view import ViewRun
 
 View = Callable[[HttpRequest], Any]
 
@@ -47,26 +48,21 @@ class Protection:
 
     def response(self, request: HttpRequest, view: View) -> Any:
         """Returns the response of the view, its record, or that of a problem."""
+        method, is_protected = request.method or "", hasattr(request, "idem")
         try:
-            message_id = self._message_id(request)
+            message_id = self._options.message_id(
+                method, request.path_info, keys_of(request), request, is_protected=is_protected
+            )
             return view(request) if message_id is None else self._once(message_id, request, view)
         except Problem as problem:
-            return response_of_problem(problem)
-
-    def _message_id(self, request: HttpRequest) -> str | None:
-        options = self._options
-        method, is_protected = request.method or "", hasattr(request, "idem")
-        if options.protects(method, request.path_info, request, is_protected=is_protected):
-            return options.message_id(keys_of(request), request)
-        return None
+            return http_response_of(problem.response())
 
     def _once(self, message_id: str, request: HttpRequest, view: View) -> Any:
         options = self._options
         body = body_of(request, options)
         fingerprint = fingerprint_of(request.method or "", path_and_query_of(request), body)
         identity = Identity(message_id, options.destination, fingerprint)
-        if options.is_leased:
-            leased = LeasedView(options, identity, view, request)
-            return finished(LeaseAttempt(options, self._open, identity, leased).response())
-        attempt = TransactionAttempt(options, self._open, identity, view)
-        return finished(attempt.response(request))
+        run = ViewRun(view, request, options.limit_of)
+        kind: type[Attempt] = LeaseAttempt if options.is_leased else DjangoTransactionAttempt
+        found = finished(kind(options, self._open, identity, run).response())
+        return run.response if found is None else http_response_of(found)

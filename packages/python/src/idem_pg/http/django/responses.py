@@ -1,4 +1,4 @@
-"""Conversions between responses of Django, recorded responses and problems."""
+"""Conversions of the responses of Django."""
 
 from __future__ import annotations
 
@@ -7,12 +7,8 @@ from typing import Any
 from asgiref.sync import async_to_sync
 from django.http import HttpResponse
 
-from ..identity import Identity
-from ..options import Options
 from ..problem import Kind, Problem
-from ..recorded import Headers, Recorded
-
-_WITHOUT_BODY = (204, 304)
+from ..response import Headers, Response
 
 
 def read_body(response: Any, limit: int) -> bytes:
@@ -26,20 +22,24 @@ def read_body(response: Any, limit: int) -> bytes:
     return content
 
 
-def recorded_of(options: Options, identity: Identity, response: Any, body: bytes) -> Recorded:
+def headers_of(response: Any) -> Headers:
     cookies = [("set-cookie", cookie.OutputString()) for cookie in response.cookies.values()]
-    headers = [*response.items(), *cookies]
-    return Recorded.of(
-        identity.fingerprint, response.status_code, headers, options.keep_headers, body
-    )
+    return [*response.items(), *cookies]
 
 
-def response_of(recorded: Recorded) -> HttpResponse:
-    return _response(recorded.status, recorded.replayed_headers(), recorded.body)
-
-
-def response_of_problem(problem: Problem) -> HttpResponse:
-    return _response(problem.status, problem.headers(), problem.body())
+def http_response_of(own: Response) -> HttpResponse:
+    """Converts a response of the middleware."""
+    response = HttpResponse(own.body, status=own.status)
+    del response.headers["content-type"]
+    for name, value in own.headers:
+        # HttpResponse has one value for each header. All headers but cookies can be joined.
+        if name == "set-cookie":
+            response.cookies.load(value)
+        elif name in response.headers:
+            response.headers[name] = f"{response.headers[name]}, {value}"
+        else:
+            response.headers[name] = value
+    return response
 
 
 def _collected(response: Any, limit: int) -> bytes:
@@ -64,19 +64,3 @@ def _collected(response: Any, limit: int) -> bytes:
 def _check_size(size: int, limit: int) -> None:
     if size > limit:
         raise Problem(Kind.RESPONSE_TOO_LARGE)
-
-
-def _response(status: int, headers: Headers, body: bytes) -> HttpResponse:
-    response = HttpResponse(body, status=status)
-    del response.headers["content-type"]
-    if status not in _WITHOUT_BODY:
-        response.headers["content-length"] = str(len(body))
-    for name, value in headers:
-        # HttpResponse has one value for each header. All headers but cookies can be joined.
-        if name == "set-cookie":
-            response.cookies.load(value)
-        elif name in response.headers:
-            response.headers[name] = f"{response.headers[name]}, {value}"
-        else:
-            response.headers[name] = value
-    return response

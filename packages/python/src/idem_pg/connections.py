@@ -1,10 +1,14 @@
-"""Transactions that a failed statement has aborted, although the handler has caught the error.
+"""What drivers and ORMs know about the connection and the transaction of a handler.
 
-PostgreSQL answers their COMMIT with a ROLLBACK and no error, and so do the drivers.
+If the handler has caught the error of a statement, its transaction is aborted. PostgreSQL answers
+the COMMIT with a ROLLBACK and no error, and so do the drivers. If the handler has ended a
+transaction of SQLAlchemy, the transaction can still be open on the server.
 """
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 from typing import Any, TypeVar
 
 from .errors import IdemError
@@ -53,6 +57,32 @@ async def driver_of(connection: Any) -> Any:
         case "sqlalchemy.AsyncSession":
             return await driver_of(await connection.connection())
     return connection
+
+
+def has_ended(connection: Any) -> bool:
+    """Returns whether the transaction has ended for SQLAlchemy, because the handler ended it.
+
+    The server has rejected the COMMIT, so there the transaction is open. SQLAlchemy would return
+    the connection to its pool in this state, without a rollback.
+    """
+    if not _is_of_sqlalchemy(connection):
+        return False
+    # Only a session can be in a transaction that is not active.
+    return not (connection.in_transaction() and getattr(connection, "is_active", True))
+
+
+async def discard(connection: Any) -> None:
+    """Closes a connection of SQLAlchemy that cannot be rolled back, so that no pool gets it."""
+    if not _is_of_sqlalchemy(connection):
+        return
+    with contextlib.suppress(Exception):
+        done = connection.invalidate()
+        if inspect.isawaitable(done):
+            await done
+
+
+def _is_of_sqlalchemy(connection: Any) -> bool:
+    return (kind_of(connection) or "").startswith("sqlalchemy.")
 
 
 def _aborted(last_error: str) -> IdemError:
