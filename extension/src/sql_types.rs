@@ -6,7 +6,7 @@ use pgrx::callconv::{Arg, ArgAbi, BoxRet, FcInfo};
 use pgrx::pgrx_sql_entity_graph::metadata::{
     ArgumentError, ReturnsError, ReturnsRef, SqlMappingRef, SqlTranslatable, TypeOrigin,
 };
-use pgrx::{FromDatum, PgLogLevel, pg_sys};
+use pgrx::{FromDatum, pg_sys};
 use std::ffi::CStr;
 
 /// A `jsonb` argument as text. Its values are passed on as text and not converted, so numbers keep

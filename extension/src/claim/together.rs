@@ -13,7 +13,6 @@ use crate::pause::{is_left_out, pause_point};
 use crate::pending::presence;
 use crate::pg::{self, ManyInserter, Scratch, cached_subtransactions, in_subtransaction};
 use idem_core::memory::reserve;
-use pgrx::IntoDatum;
 
 /// The smallest number of claims that are inserted together. A subtransaction costs about as much
 /// as a claim.

@@ -1,7 +1,7 @@
 //! Reads the maximum number of attempts of a destination.
 
 use crate::destination::Destination;
-use crate::errors::{Error, Result};
+use crate::errors::Result;
 use crate::pg::{self, Lookup, Table};
 use idem_core::limits::MAX_ATTEMPTS;
 use pgrx::pg_sys;

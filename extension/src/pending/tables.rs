@@ -1,7 +1,7 @@
 //! Opens the current table of pending messages and locks it, so that it stays the current table.
 
 use super::presence;
-use crate::errors::{Error, Result};
+use crate::errors::Result;
 use crate::pg::{self, Table};
 use crate::ring::{self, Entered, Rings};
 use pgrx::pg_sys;

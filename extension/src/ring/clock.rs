@@ -39,20 +39,20 @@ impl Clock {
         let table = pg::relation(c"clock")?;
         let mut clock = None;
         for_each_row(table, |column| {
-            let timestamp = |number| column(number).map(|d| d.value() as i64);
-            let read = || {
-                Some(Self {
-                    zero_at: timestamp(2)?,
-                    server_started: timestamp(4)?,
-                    ran: interval(column(5)?),
-                    monotonic: interval(column(6)?),
-                })
-            };
-            clock = read();
+            clock = Self::of(column);
         });
         clock.ok_or(Error::Corrupt(
             "the row of idem.clock is missing or incomplete",
         ))
+    }
+
+    fn of(column: impl Fn(i32) -> Option<pg_sys::Datum>) -> Option<Self> {
+        Some(Self {
+            zero_at: column(2)?.value() as i64,
+            server_started: column(4)?.value() as i64,
+            ran: interval(column(5)?),
+            monotonic: interval(column(6)?),
+        })
     }
 
     fn now(&self) -> Ran {
