@@ -18,6 +18,7 @@ use crate::{
     Claim, Claimed, Destination, Effect, Error, Executor, MessageId, OpenTransaction, Row,
     claim::record_effects,
     escape::last_value,
+    outcome::ClaimOutcome,
     pipeline::{FORBID_COMMIT_COLUMN, commit_guarded, rollback_without_wait},
     span,
 };
@@ -63,16 +64,9 @@ async fn begin_with_claim(
     let span = span::of_message("try_claim", id, destination);
     async {
         let answers = client.simple_query(&sql).await?;
-        let claimed = match last_value(&answers) {
-            Some("t") => true,
-            Some("f") => false,
-            other => return Err(Error::Unexpected(format!("a claim returned {other:?}"))),
-        };
-        span.record(
-            "idem.outcome",
-            if claimed { "claimed" } else { "duplicate" },
-        );
-        Ok(claimed)
+        let outcome = ClaimOutcome::parse(last_value(&answers))?;
+        span.record("idem.outcome", outcome.as_str());
+        Ok(outcome == ClaimOutcome::Claimed)
     }
     .instrument(span.clone())
     .await

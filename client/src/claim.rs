@@ -8,8 +8,11 @@ use tracing::Instrument;
 use uuid::Uuid;
 
 use crate::{
-    Claim, Destination, Effect, Error, Executor, MessageId, OpenTransaction, executor::AnyExecutor,
-    id::IdArray, span,
+    Claim, Destination, Effect, Error, Executor, MessageId, OpenTransaction,
+    executor::{AnyExecutor, value},
+    id::IdArray,
+    outcome::ClaimOutcome,
+    span,
 };
 
 /// Proof that this transaction has claimed a message, and the only way to record the effects of the
@@ -113,18 +116,17 @@ pub(crate) async fn record_effects(
     destination: &Destination,
     effects: &[Effect],
 ) -> Result<Vec<Uuid>, Error> {
-    let row = executor
-        .fetch_one(
-            RECORD_EFFECTS,
-            &[
-                id.parameter(),
-                destination.parameter(),
-                (&Json(effects), Type::JSONB),
-            ],
-        )
-        .instrument(span::of_message("record_effects", id, destination))
-        .await?;
-    row.try_get(0)
+    value(
+        executor,
+        RECORD_EFFECTS,
+        &[
+            id.parameter(),
+            destination.parameter(),
+            (&Json(effects), Type::JSONB),
+        ],
+    )
+    .instrument(span::of_message("record_effects", id, destination))
+    .await
 }
 
 impl std::fmt::Debug for Claimed<'_> {
@@ -262,20 +264,19 @@ pub async fn claim<'t>(
                 ],
             )
             .await?;
-        let outcome: &str = row.try_get(0)?;
-        span.record("idem.outcome", outcome);
-        match outcome {
-            "claimed" => Ok(Claim::New(Claimed::won(tx, id, destination))),
-            "duplicate" => Ok(Claim::Duplicate {
+        let outcome = ClaimOutcome::parse(row.try_get(0)?)?;
+        span.record("idem.outcome", outcome.as_str());
+        Ok(match outcome {
+            ClaimOutcome::Claimed => Claim::New(Claimed::won(tx, id, destination)),
+            ClaimOutcome::Duplicate => Claim::Duplicate {
                 handled_at: row.try_get(1)?,
-            }),
-            "in_progress" => Ok(Claim::InProgress),
-            "mismatch" => Ok(Claim::Mismatch {
+            },
+            ClaimOutcome::InProgress => Claim::InProgress,
+            ClaimOutcome::Mismatch => Claim::Mismatch {
                 handled_at: row.try_get(1)?,
-            }),
-            "expired" => Ok(Claim::Expired),
-            other => Err(Error::Unexpected(format!("outcome {other:?}"))),
-        }
+            },
+            ClaimOutcome::Expired => Claim::Expired,
+        })
     }
     .instrument(span.clone())
     .await
@@ -291,18 +292,18 @@ pub async fn try_record(
     destination: &Destination,
     effects: &[Effect],
 ) -> Result<Claim<()>, Error> {
-    let row = tx
-        .fetch_one(
-            "SELECT idem_try_record($1, $2, $3)",
-            &[
-                id.parameter(),
-                destination.parameter(),
-                (&Json(effects), Type::JSONB),
-            ],
-        )
-        .instrument(span::of_message("try_record", id, destination))
-        .await?;
-    Ok(Claim::new_if(row.try_get(0)?, || ()))
+    let claimed = value(
+        tx,
+        "SELECT idem_try_record($1, $2, $3)",
+        &[
+            id.parameter(),
+            destination.parameter(),
+            (&Json(effects), Type::JSONB),
+        ],
+    )
+    .instrument(span::of_message("try_record", id, destination))
+    .await?;
+    Ok(Claim::new_if(claimed, || ()))
 }
 
 /// Returns whether the message was claimed by a committed transaction or by this one.
@@ -313,14 +314,10 @@ pub async fn is_claimed(
     id: &MessageId,
     destination: &Destination,
 ) -> Result<bool, Error> {
-    let row = executor
-        .fetch_one(
-            "SELECT idem_is_claimed($1, $2)",
-            &[id.parameter(), destination.parameter()],
-        )
+    let sql = "SELECT idem_is_claimed($1, $2)";
+    value(executor, sql, &[id.parameter(), destination.parameter()])
         .instrument(span::of_message("is_claimed", id, destination))
-        .await?;
-    row.try_get(0)
+        .await
 }
 
 /// The outcomes of the claims of a batch, by position.

@@ -92,7 +92,7 @@ pub trait Executor: Sync {
 
 /// Executes one statement and returns the only value of its only row.
 pub(crate) async fn value<T: FromSqlOwned>(
-    executor: &impl Executor,
+    executor: &(impl Executor + ?Sized),
     sql: &str,
     parameters: &[(&(dyn ToSql + Sync), Type)],
 ) -> Result<T, Error> {

@@ -1,6 +1,8 @@
-//! The outcome of a claim.
+//! The outcome of a claim: for users of this crate, and as the server returns it.
 
 use time::OffsetDateTime;
+
+use crate::Error;
 
 /// The outcome of a claim. `T` is the value of a new claim: a [`Claimed`](crate::Claimed), or a
 /// whole transaction.
@@ -72,6 +74,46 @@ impl<T> Claim<T> {
         match self {
             Self::New(new) => Some(new),
             _ => None,
+        }
+    }
+}
+
+/// The outcome of a claim, as the server returns it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClaimOutcome {
+    /// This transaction has claimed the message.
+    Claimed,
+    /// The message was processed before.
+    Duplicate,
+    /// Another transaction is claiming the message, or its lease is held.
+    InProgress,
+    /// The message was processed before with another content.
+    Mismatch,
+    /// The message was sent before the start of the retained period.
+    Expired,
+}
+
+impl ClaimOutcome {
+    /// Parses the result of a claim: the text of a boolean, or of an `idem_outcome`.
+    pub fn parse(value: Option<&str>) -> Result<Self, Error> {
+        match value {
+            Some("t" | "claimed") => Ok(Self::Claimed),
+            Some("f" | "duplicate") => Ok(Self::Duplicate),
+            Some("in_progress") => Ok(Self::InProgress),
+            Some("mismatch") => Ok(Self::Mismatch),
+            Some("expired") => Ok(Self::Expired),
+            other => Err(Error::Unexpected(format!("a claim returned {other:?}"))),
+        }
+    }
+
+    /// Returns the text of the `idem_outcome`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Claimed => "claimed",
+            Self::Duplicate => "duplicate",
+            Self::InProgress => "in_progress",
+            Self::Mismatch => "mismatch",
+            Self::Expired => "expired",
         }
     }
 }

@@ -58,7 +58,7 @@ impl TryFrom<&Row> for RecordedEffect {
 /// Reads the recorded effects of a message: id and destination.
 ///
 /// Columns are selected by name, because a later version may add some.
-pub const EFFECTS: &str = "SELECT message_id, ordinal, topic, key, type, payload, \
+const EFFECTS: &str = "SELECT message_id, ordinal, topic, key, type, payload, \
     content_type, headers, traceparent, deliver_after, recorded_at FROM idem_effects($1, $2)";
 
 /// Returns the effects that the first execution of this message recorded, in order.

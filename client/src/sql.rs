@@ -1,5 +1,5 @@
-//! The statements of this crate and their parts, for callers that send them in their own way: as a
-//! simple query together with other statements, or in a pipeline.
+//! The statements of this crate, their parts and their results, for callers that send them in their
+//! own way: as a simple query together with other statements, or in a pipeline.
 //!
 //! [`MessageId::parameter`](crate::MessageId::parameter),
 //! [`Destination::parameter`](crate::Destination::parameter) and the functions `literal` of both
@@ -10,5 +10,5 @@ pub use crate::{
     escape::{last_value, literal, without_zero_bytes},
     id::IdArray,
     outbox::Send,
-    recorded::EFFECTS,
+    outcome::ClaimOutcome,
 };

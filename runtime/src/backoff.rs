@@ -5,44 +5,43 @@ use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 
-/// A back-off that never gives up. The pauses grow up to the cap, until the next reset.
-#[derive(Debug)]
-pub(crate) struct Backoff {
-    first: ExponentialBuilder,
-    left: ExponentialBackoff,
-    cap: Duration,
+/// The first and the longest pause of a back-off, without the jitter.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pauses {
+    pub(crate) first: Duration,
+    pub(crate) longest: Duration,
 }
 
-impl Backoff {
-    pub(crate) fn new(base: Duration, cap: Duration) -> Self {
-        // A pause of zero would be a busy loop, and a pause of years could overflow.
-        let cap = cap.clamp(Duration::from_millis(1), Duration::from_secs(24 * 3600));
-        let first = ExponentialBuilder::new()
-            .with_min_delay(base.clamp(Duration::from_millis(1), cap))
-            .with_max_delay(cap)
-            .without_max_times()
-            .with_jitter();
+impl Pauses {
+    pub(crate) const fn from_millis(first: u64, longest: u64) -> Self {
         Self {
-            left: first.build(),
-            first,
-            cap,
+            first: Duration::from_millis(first),
+            longest: Duration::from_millis(longest),
         }
     }
 
-    pub(crate) fn next(&mut self) -> Duration {
-        self.left.next().unwrap_or(self.cap)
-    }
-
-    /// Starts again with the first pause, after a success.
-    pub(crate) fn reset(&mut self) {
-        self.left = self.first.build();
+    /// Starts a back-off with these pauses.
+    pub(crate) fn start(self) -> Backoff {
+        // A pause of zero would be a busy loop, and a pause of years could overflow.
+        let shortest = Duration::from_millis(1);
+        let longest = self.longest.clamp(shortest, Duration::from_secs(24 * 3600));
+        let first = ExponentialBuilder::new()
+            .with_min_delay(self.first.clamp(shortest, longest))
+            .with_max_delay(longest)
+            .without_max_times()
+            .with_jitter();
+        Backoff {
+            left: first.build(),
+            first,
+            longest,
+        }
     }
 
     /// Returns the pause after this number of failures (1 or more).
-    pub(crate) fn after(base: Duration, cap: Duration, failures: u32) -> Duration {
-        // After 63 doublings every cap is reached.
+    pub(crate) fn after(self, failures: u32) -> Duration {
+        // After 63 doublings every longest pause is reached.
         let skipped = failures.saturating_sub(1).min(63);
-        let mut backoff = Self::new(base, cap);
+        let mut backoff = self.start();
         for _ in 0..skipped {
             backoff.next();
         }
@@ -50,24 +49,47 @@ impl Backoff {
     }
 }
 
+/// A back-off that never gives up. The pauses grow up to the longest one, until the next reset.
+#[derive(Debug)]
+pub(crate) struct Backoff {
+    first: ExponentialBuilder,
+    left: ExponentialBackoff,
+    longest: Duration,
+}
+
+impl Backoff {
+    pub(crate) fn next(&mut self) -> Duration {
+        self.left.next().unwrap_or(self.longest)
+    }
+
+    /// Starts again with the first pause, after a success.
+    pub(crate) fn reset(&mut self) {
+        self.left = self.first.build();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Pauses grow up to the cap and start again after a reset, also for extreme arguments.
+    /// Pauses grow up to the longest one and start again after a reset, also for extreme arguments.
     #[test]
-    fn pauses_grow_to_the_cap_and_reset() {
-        let (base, cap) = (Duration::from_millis(100), Duration::from_secs(1));
-        let mut backoff = Backoff::new(base, cap);
+    fn pauses_grow_to_the_longest_and_reset() {
+        let pauses = Pauses::from_millis(100, 1000);
+        let Pauses { first, longest } = pauses;
+        let mut backoff = pauses.start();
         for n in 1..=200 {
             let pause = backoff.next();
-            assert!(pause >= base && pause <= cap * 2, "pause {n} is {pause:?}");
-            assert!(n < 5 || pause >= cap, "pause {n} is {pause:?}");
+            assert!(
+                pause >= first && pause <= longest * 2,
+                "pause {n} is {pause:?}"
+            );
+            assert!(n < 5 || pause >= longest, "pause {n} is {pause:?}");
         }
         backoff.reset();
-        assert!(backoff.next() <= base * 2);
-        assert!(Backoff::after(base, cap, 1) <= base * 2);
-        assert!(Backoff::after(base, cap, u32::MAX) >= cap);
-        assert!(Backoff::after(Duration::ZERO, cap, 1) > Duration::ZERO);
+        assert!(backoff.next() <= first * 2);
+        assert!(pauses.after(1) <= first * 2);
+        assert!(pauses.after(u32::MAX) >= longest);
+        assert!(Pauses::from_millis(0, 1000).after(1) > Duration::ZERO);
     }
 }

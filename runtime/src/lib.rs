@@ -8,7 +8,7 @@ mod backoff;
 mod boxed;
 mod connection;
 pub mod consumer;
-mod dead_letter_headers;
+mod dead_letter;
 mod error;
 pub mod filter;
 pub mod handler;

@@ -1,6 +1,6 @@
 //! An incoming message of any broker.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use idem_client::{Destination, redacted::Payload};
@@ -161,16 +161,6 @@ impl Message {
         self.with(|parts| parts.stored = Some(stored))
     }
 
-    /// Sets the duration of the lease of a message that comes from the durable inbox.
-    #[must_use]
-    pub(crate) fn with_lease(self, lease: Duration) -> Self {
-        self.with(|parts| {
-            if let Some(stored) = &mut parts.stored {
-                stored.lease = Some(lease);
-            }
-        })
-    }
-
     /// Sets where an attempt of this message notes its lease.
     #[must_use]
     pub(crate) fn with_noted_lease(self, noted: NotedLease) -> Self {
@@ -203,9 +193,6 @@ impl Message {
         self.with(|parts| {
             parts.message_id = message_id;
             parts.destination = None;
-            if let Some(stored) = &mut parts.stored {
-                stored.was_unrouted = true;
-            }
         })
     }
 
@@ -297,7 +284,7 @@ impl Message {
     /// Returns the error of the last attempt. Only messages of a
     /// [`DurableSource`](crate::inbox::DurableSource) can have such an error.
     pub fn last_error(&self) -> Option<&str> {
-        self.0.stored.as_ref()?.last_error.as_deref()
+        self.0.stored.as_ref()?.held.last_error()
     }
 
     /// Returns the lease of a message that comes from the durable inbox.

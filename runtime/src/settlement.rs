@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+/// The pause before another look at a message that another process or transaction holds, when it is
+/// not known how long it does.
+pub(crate) const HELD_ELSEWHERE_PAUSE: Duration = Duration::from_millis(100);
+
 /// How a delivery is settled at the broker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "the broker waits for the settlement"]

@@ -183,5 +183,5 @@ where
     F: FnMut() -> Fut,
     Fut: Future<Output = Result<T, Error>>,
 {
-    step.retry(retry.back_off()).when(Error::is_retryable).await
+    step.retry(retry.backoff()).when(Error::is_retryable).await
 }

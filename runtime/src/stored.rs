@@ -1,44 +1,44 @@
 //! A message of the durable inbox, with the data that its handling needs.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
 };
 
-use idem_client::{Destination, MessageId};
+use idem_client::{Destination, MessageId, lease::Held};
 
 /// The lease under which the inbox delivered a message.
 #[derive(Clone, Debug)]
 pub(crate) struct Stored {
-    /// The id under which the inbox stores the message. The policy derives another id only if
-    /// `was_unrouted` is true.
-    pub(crate) id: MessageId,
-    pub(crate) destination: Destination,
+    /// The lease, with the id under which the inbox stores the message. The policy derives another
+    /// id only if `was_unrouted` is true. The duration of the lease is zero for a message that the
+    /// application fetched itself, because no source renews that lease.
+    pub(crate) held: Held,
     /// Whether no route accepted the message when it was received. If true, a route accepts it now,
     /// and the policy of its destination derives the id.
     pub(crate) was_unrouted: bool,
-    /// The token of the lease.
-    pub(crate) token: i64,
-    /// The duration of the lease, if a source renews it. `None` for a message that the application
-    /// fetched itself.
-    pub(crate) lease: Option<Duration>,
-    /// The error of the attempt before this one.
-    pub(crate) last_error: Option<String>,
     /// Whether a claim has completed the message in the inbox, so that nothing is left to
     /// acknowledge.
-    pub(crate) is_claimed: Arc<AtomicBool>,
+    is_claimed: Arc<AtomicBool>,
     /// Whether a leased handler has begun and has not returned. This stays true if the future of
     /// the handler is dropped: a thread or task of the handler may still run.
-    pub(crate) is_in_handler: Arc<AtomicBool>,
+    is_in_handler: Arc<AtomicBool>,
 }
 
 impl Stored {
+    pub(crate) fn new(held: Held, was_unrouted: bool) -> Self {
+        Self {
+            held,
+            was_unrouted,
+            is_claimed: Arc::default(),
+            is_in_handler: Arc::default(),
+        }
+    }
+
     /// Notes that a committed transaction has claimed this identity.
     pub(crate) fn note_claimed(&self, destination: &Destination, id: &MessageId) {
-        if *destination == self.destination && id.canonical() == self.id.canonical() {
+        let held = &self.held;
+        if destination == held.destination() && id.canonical() == held.id().canonical() {
             self.is_claimed.store(true, Ordering::Release);
         }
     }

@@ -3,9 +3,11 @@
 //!
 //! This module is for the crates of idem. It can change in any version.
 
+pub use idem_client::sql::ClaimOutcome;
+
 pub use crate::{
     connection::Patience,
     policy::{LONGEST_LEASE, SHORTEST_LEASE},
-    process::{claim::ClaimOutcome, session::Session},
+    process::session::Session,
     short_transaction::{ShortTransaction, again, in_retried_transaction, in_short_transaction},
 };

@@ -1,10 +1,12 @@
 //! A leased message of the inbox.
 
+use std::time::{Duration, Instant};
+
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
 use tokio_postgres::types::Json;
 
-use crate::{Error, MessageId, Row, redacted::Payload};
+use crate::{Destination, Error, MessageId, Row, lease::Held, redacted::Payload};
 
 /// A message of the durable inbox, under a lease.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,6 +63,20 @@ impl Received {
             last_error: None,
             lease_expired: false,
         }
+    }
+
+    /// Returns the lease of the message. `destination` and `lease` are those of the call of
+    /// [`next`](super::next), and `asked_at` is a time before this call.
+    pub fn held(&self, destination: &Destination, lease: Duration, asked_at: Instant) -> Held {
+        Held::new(
+            &self.id,
+            destination,
+            self.token,
+            self.attempt,
+            self.last_error.clone(),
+            lease,
+            asked_at,
+        )
     }
 }
 

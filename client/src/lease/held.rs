@@ -52,8 +52,8 @@ struct Parts {
 }
 
 impl Held {
-    /// Creates the lease for a token that the server has returned, for example from
-    /// [`inbox::next`](crate::inbox::next). [`acquire`](super::acquire) does this itself.
+    /// Creates the lease for a token that the server has returned. [`acquire`](super::acquire) and
+    /// [`Received::held`](crate::inbox::Received::held) do this themselves.
     ///
     /// `lease` is the duration of the lease. `asked_at` is a time before the request was sent, so
     /// this process never assumes a later end of the lease than the server. The server checks the
@@ -79,6 +79,20 @@ impl Held {
                 asked_at,
             }),
         }
+    }
+
+    /// Returns the same lease with another end: it was extended for the time `lease`, counted from
+    /// now. Does not extend it at the server.
+    pub fn lasting(&self, lease: Duration) -> Self {
+        Self::new(
+            self.id(),
+            self.destination(),
+            self.token(),
+            self.attempt(),
+            self.last_error().map(str::to_owned),
+            lease,
+            Instant::now(),
+        )
     }
 
     /// Returns the id of the message.

@@ -1,31 +1,18 @@
 //! HTTP bodies: streamed, or read into memory up to a limit.
 
-use std::{error::Error as StdError, fmt};
+use std::{error::Error, io};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited, combinators::UnsyncBoxBody};
 
-type BoxError = Box<dyn StdError + Send + Sync>;
+pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
 
 /// The body of the requests that [`IdempotencyService`](crate::IdempotencyService) passes on
-/// and of the responses that it returns: any body as a boxed trait object, as in axum.
-pub type Body = UnsyncBoxBody<Bytes, BodyError>;
-
-/// The error of a body that ended early.
-#[derive(Debug)]
-pub struct BodyError(BoxError);
-
-impl fmt::Display for BodyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl StdError for BodyError {
-    fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.0.source()
-    }
-}
+/// and of the responses that it returns: any body as a boxed trait object, as in axum. Its error
+/// contains the error of that body.
+// The error is not a `BoxError`: the compiler then cannot prove that the future of a handler is
+// `Send`.
+pub type Body = UnsyncBoxBody<Bytes, io::Error>;
 
 /// Why a body could not be read.
 #[derive(Debug)]
@@ -37,10 +24,9 @@ pub(crate) enum Unread {
 /// Streams a body.
 pub(crate) fn pass<B>(body: B) -> Body
 where
-    B: http_body::Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<BoxError>,
+    B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
-    body.map_err(|error| BodyError(error.into())).boxed_unsync()
+    body.map_err(io::Error::other).boxed_unsync()
 }
 
 pub(crate) fn full(bytes: impl Into<Bytes>) -> Body {
@@ -52,8 +38,7 @@ pub(crate) fn full(bytes: impl Into<Bytes>) -> Body {
 /// Reads a body of at most `limit` bytes into memory. Trailers are dropped.
 pub(crate) async fn read<B>(body: B, limit: usize) -> Result<Bytes, Unread>
 where
-    B: http_body::Body<Data = Bytes>,
-    B::Error: Into<BoxError>,
+    B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
 {
     // A body that announces more than the limit need not be read.
     if body.size_hint().lower() > limit as u64 {

@@ -1,17 +1,24 @@
 //! The layer and its options.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use deadpool_postgres::Pool;
-use http::{HeaderName, Method};
-use idem_client::Destination;
+use http::{HeaderName, Method, header, request::Parts};
+use idem_client::{Destination, MessageId};
 use idem_runtime::transaction::{LONGEST_LEASE, SHORTEST_LEASE};
-use tower::Layer;
 
-use crate::{
-    IdempotencyService, RunningRequests, Scope,
-    options::{Mode, Options},
-};
+use crate::{RunningRequests, Scope, key, problem::Problem};
+
+/// How a request is processed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// In the transaction that claims the request and records the response.
+    Transaction,
+    /// Under a lease.
+    Lease,
+}
+
+type KeepHeader = Arc<dyn Fn(&HeaderName) -> bool + Send + Sync>;
 
 /// A layer that makes each HTTP request with an `Idempotency-Key` take effect once. See the
 /// [crate](crate).
@@ -28,9 +35,19 @@ use crate::{
 ///     IdempotencyLayer::transaction(pool, destination)
 /// }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct IdempotencyLayer {
-    options: Options,
+    pub(crate) mode: Mode,
+    pub(crate) pool: Pool,
+    pub(crate) destination: Destination,
+    methods: Vec<Method>,
+    is_required: bool,
+    scope: Scope,
+    pub(crate) request_limit: usize,
+    pub(crate) response_limit: usize,
+    pub(crate) keep_header: KeepHeader,
+    pub(crate) lease: Duration,
+    pub(crate) running: RunningRequests,
 }
 
 impl IdempotencyLayer {
@@ -39,9 +56,7 @@ impl IdempotencyLayer {
     /// extensions of the request. The writes of the handler and the recorded response commit
     /// together or not at all.
     pub fn transaction(pool: Pool, destination: Destination, scope: Scope) -> Self {
-        Self {
-            options: Options::new(Mode::Transaction, pool, destination, scope),
-        }
+        Self::new(Mode::Transaction, pool, destination, scope)
     }
 
     /// Creates a layer that leases the request, for work that cannot share a transaction. The
@@ -53,9 +68,7 @@ impl IdempotencyLayer {
     /// The handler continues when the client disconnects, so wait for running handlers at a
     /// [shutdown](Self::running).
     pub fn lease(pool: Pool, destination: Destination, scope: Scope) -> Self {
-        Self {
-            options: Options::new(Mode::Lease, pool, destination, scope),
-        }
+        Self::new(Mode::Lease, pool, destination, scope)
     }
 
     /// Returns the leased requests that are being processed. Wait for them at a shutdown:
@@ -75,21 +88,21 @@ impl IdempotencyLayer {
     /// # Ok(()) }
     /// ```
     pub fn running(&self) -> RunningRequests {
-        self.options.running.clone()
+        self.running.clone()
     }
 
     /// Sets how long a request is leased: 100 milliseconds to one day; 30 seconds by default. The
     /// lease is renewed while the handler works. After a crash of the process, a repeated request
     /// gets status 409 until the lease ends.
     pub fn lease_for(mut self, lease: Duration) -> Self {
-        self.options.lease = lease.clamp(SHORTEST_LEASE, LONGEST_LEASE);
+        self.lease = lease.clamp(SHORTEST_LEASE, LONGEST_LEASE);
         self
     }
 
     /// Sets the methods of protected requests; POST and PATCH by default. Requests with other
     /// methods pass through.
     pub fn methods(mut self, methods: impl IntoIterator<Item = Method>) -> Self {
-        self.options.methods = methods.into_iter().collect();
+        self.methods = methods.into_iter().collect();
         self
     }
 
@@ -97,14 +110,14 @@ impl IdempotencyLayer {
     /// request without a key gets status 400. If false, such a request passes through unprotected,
     /// and its extensions contain no transaction and no lease.
     pub fn required(mut self, is_required: bool) -> Self {
-        self.options.is_required = is_required;
+        self.is_required = is_required;
         self
     }
 
     /// Sets the largest body of a protected request, in bytes; 1 MiB by default. A larger request
     /// gets status 413. The whole body is held in memory.
     pub fn request_limit(mut self, bytes: usize) -> Self {
-        self.options.request_limit = bytes;
+        self.request_limit = bytes;
         self
     }
 
@@ -112,7 +125,7 @@ impl IdempotencyLayer {
     /// held in memory and stored in the database as long as the claim. A larger response is
     /// replaced by status 500, and nothing is recorded.
     pub fn response_limit(mut self, bytes: usize) -> Self {
-        self.options.response_limit = bytes;
+        self.response_limit = bytes;
         self
     }
 
@@ -122,15 +135,53 @@ impl IdempotencyLayer {
         mut self,
         is_kept: impl Fn(&HeaderName) -> bool + Send + Sync + 'static,
     ) -> Self {
-        self.options.keep_header = Arc::new(is_kept);
+        self.keep_header = Arc::new(is_kept);
         self
+    }
+
+    fn new(mode: Mode, pool: Pool, destination: Destination, scope: Scope) -> Self {
+        Self {
+            mode,
+            pool,
+            destination,
+            methods: vec![Method::POST, Method::PATCH],
+            is_required: true,
+            scope,
+            request_limit: 1 << 20,
+            response_limit: 1 << 20,
+            // A cookie may identify a session, so a replayed response contains no cookie.
+            keep_header: Arc::new(|name| name != header::SET_COOKIE),
+            lease: Duration::from_secs(30),
+            running: RunningRequests::default(),
+        }
+    }
+
+    /// Returns the id of the request, or `None` if the request is not protected.
+    pub(crate) fn identify(&self, parts: &Parts) -> Result<Option<MessageId>, Problem> {
+        if !self.methods.contains(&parts.method) {
+            return Ok(None);
+        }
+        let Some(key) = key::of(&parts.headers)? else {
+            return match self.is_required {
+                true => Err(Problem::MissingKey),
+                false => Ok(None),
+            };
+        };
+        self.scope.id_of(parts, key).map(Some)
     }
 }
 
-impl<S> Layer<S> for IdempotencyLayer {
-    type Service = IdempotencyService<S>;
-
-    fn layer(&self, inner: S) -> IdempotencyService<S> {
-        IdempotencyService::new(Arc::new(self.options.clone()), inner)
+impl fmt::Debug for IdempotencyLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IdempotencyLayer")
+            .field("mode", &self.mode)
+            .field("destination", &self.destination)
+            .field("methods", &self.methods)
+            .field("is_required", &self.is_required)
+            .field("scope", &self.scope)
+            .field("request_limit", &self.request_limit)
+            .field("response_limit", &self.response_limit)
+            .field("lease", &self.lease)
+            .finish_non_exhaustive()
     }
 }

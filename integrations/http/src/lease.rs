@@ -1,7 +1,6 @@
 //! Processes a request under a lease, for work that cannot share a transaction.
 
 use std::{
-    error::Error as StdError,
     panic::{self, AssertUnwindSafe},
     sync::Arc,
 };
@@ -24,12 +23,12 @@ use tower::Service;
 use tracing::Instrument;
 
 use crate::{
-    body::{self, Body},
+    IdempotencyLayer,
+    body::{self, Body, BoxError},
     journal,
-    options::{Options, keeps},
     problem::Problem,
     recorded::Recorded,
-    request_identity::{Failure, RequestIdentity, replay, unrecordable},
+    request_identity::{Failure, Handled, RequestIdentity, handle, replay},
 };
 
 /// Leases the request, runs the handler, and completes the lease together with the record of the
@@ -38,27 +37,26 @@ use crate::{
 /// The handler runs in a task of its own, so it continues when the client disconnects. Its response
 /// is recorded, and a repeated request gets this response.
 pub(crate) async fn answer<S, R>(
-    options: Arc<Options>,
+    layer: Arc<IdempotencyLayer>,
     identity: RequestIdentity,
     request: Request<Body>,
     service: S,
 ) -> Result<Response<Body>, Failure<S::Error>>
 where
-    S: Service<Request<Body>, Response = Response<R>> + Send + 'static,
-    S::Future: Send,
-    S::Error: Send + 'static,
-    R: http_body::Body<Data = Bytes> + Send + 'static,
-    R::Error: Into<Box<dyn StdError + Send + Sync>>,
+    S: Service<Request<Body>, Response = Response<R>, Future: Send, Error: Send + 'static>
+        + Send
+        + 'static,
+    R: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
-    let running = options.running.clone();
+    let running = layer.running.clone();
     let task = async move {
         let attempt = Attempt {
-            options: &options,
+            layer: &layer,
             identity: &identity,
         };
         attempt.answer(request, service).await
     };
-    match running.tracker().spawn(task.in_current_span()).await {
+    match running.0.spawn(task.in_current_span()).await {
         Ok(answer) => answer,
         Err(ended) => match ended.try_into_panic() {
             Ok(panic) => panic::resume_unwind(panic),
@@ -69,17 +67,8 @@ where
 }
 
 struct Attempt<'a> {
-    options: &'a Options,
+    layer: &'a IdempotencyLayer,
     identity: &'a RequestIdentity,
-}
-
-/// The result of a handler.
-enum Worked<E> {
-    /// A response to be recorded.
-    Response(Parts, Bytes),
-    /// A response that is not recorded. The handler runs again for the next request with this key.
-    Passed(Response<Body>),
-    Failed(Failure<E>),
 }
 
 impl Attempt<'_> {
@@ -90,21 +79,20 @@ impl Attempt<'_> {
     ) -> Result<Response<Body>, Failure<S::Error>>
     where
         S: Service<Request<Body>, Response = Response<R>>,
-        R: http_body::Body<Data = Bytes> + Send + 'static,
-        R::Error: Into<Box<dyn StdError + Send + Sync>>,
+        R: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
     {
         let held = match self.acquire().await? {
             Lease::Acquired(held) => held,
             other => return Ok(self.not_acquired(other).await?),
         };
         self.begin(&held).await?;
-        let keeper = Keeper::start(&held, &self.options.pool);
+        let keeper = Keeper::start(&held, &self.layer.pool);
         request.extensions_mut().insert(Arc::new(LeaseContext::new(
             &held,
-            &self.options.pool,
+            &self.layer.pool,
             &keeper,
         )));
-        let work = AssertUnwindSafe(self.work(request, &mut service)).catch_unwind();
+        let work = AssertUnwindSafe(handle(self.layer, &mut service, request)).catch_unwind();
         let worked = tokio::select! {
             biased;
             worked = work => worked,
@@ -112,50 +100,24 @@ impl Attempt<'_> {
             () = keeper.lost().cancelled() => return Err(Problem::InDoubt.into()),
         };
         drop(keeper);
+        if !matches!(worked, Ok(Ok(Handled::ToRecord(..)))) {
+            self.give_back(&held).await;
+        }
         match worked {
-            Ok(Worked::Response(parts, body)) => {
+            Ok(Ok(Handled::ToRecord(parts, body))) => {
                 let completed = self.complete(&held, parts, body).await;
                 Ok(completed.map_err(Problem::after_work)?)
             }
-            Ok(Worked::Passed(response)) => {
-                self.give_back(&held).await;
-                Ok(response)
-            }
-            Ok(Worked::Failed(failure)) => {
-                self.give_back(&held).await;
-                Err(failure)
-            }
-            Err(panic) => {
-                self.give_back(&held).await;
-                panic::resume_unwind(panic)
-            }
-        }
-    }
-
-    async fn work<S, R>(&self, request: Request<Body>, service: &mut S) -> Worked<S::Error>
-    where
-        S: Service<Request<Body>, Response = Response<R>>,
-        R: http_body::Body<Data = Bytes> + Send + 'static,
-        R::Error: Into<Box<dyn StdError + Send + Sync>>,
-    {
-        let response = match service.call(request).await {
-            Ok(response) => response,
-            Err(error) => return Worked::Failed(Failure::Service(error)),
-        };
-        if !keeps(response.status()) {
-            return Worked::Passed(response.map(body::pass));
-        }
-        let (parts, body) = response.into_parts();
-        match body::read(body, self.options.response_limit).await {
-            Ok(body) => Worked::Response(parts, body),
-            Err(unread) => Worked::Failed(unrecordable(unread).into()),
+            Ok(Ok(Handled::Passed(response))) => Ok(response),
+            Ok(Err(failure)) => Err(failure),
+            Err(panic) => panic::resume_unwind(panic),
         }
     }
 
     async fn acquire(&self) -> Result<Lease, Error> {
-        let (id, destination) = (&self.identity.id, &self.options.destination);
-        in_retried_transaction(&self.options.pool, Retry::default(), async |client| {
-            acquire(&**client, id, destination, self.options.lease).await
+        let (id, destination) = (&self.identity.id, &self.layer.destination);
+        in_retried_transaction(&self.layer.pool, Retry::default(), async |client| {
+            acquire(&**client, id, destination, self.layer.lease).await
         })
         .await
     }
@@ -163,7 +125,7 @@ impl Attempt<'_> {
     async fn not_acquired(&self, lease: Lease) -> Result<Response<Body>, Problem> {
         match lease {
             Lease::Duplicate => {
-                let found = self.find().await.map_err(|error| Problem::of(&error))?;
+                let found = self.find().await?;
                 replay(found, &self.identity.fingerprint)
             }
             Lease::Dead => Err(Problem::Exhausted),
@@ -171,7 +133,7 @@ impl Attempt<'_> {
                 let error = held
                     .last_error()
                     .unwrap_or("the request has no attempts left");
-                let release = in_short_transaction(&self.options.pool, async |client| {
+                let release = in_short_transaction(&self.layer.pool, async |client| {
                     held.release(&**client, error, true).await
                 });
                 if let Err(error) = release.await {
@@ -194,9 +156,9 @@ impl Attempt<'_> {
     /// database.
     async fn begin(&self, held: &Held) -> Result<(), Problem> {
         let RequestIdentity { id, fingerprint } = self.identity;
-        let Options {
+        let IdempotencyLayer {
             pool, destination, ..
-        } = self.options;
+        } = self.layer;
         let begun = in_retried_transaction(pool, Retry::default(), async |client| {
             journal::begin(&**client, id, destination, fingerprint).await
         });
@@ -206,7 +168,7 @@ impl Attempt<'_> {
         self.give_back(held).await;
         match error.sqlstate() {
             Some(&SqlState::INTEGRITY_CONSTRAINT_VIOLATION) => Err(Problem::Mismatch),
-            _ => Err(Problem::of(&error)),
+            _ => Err(error.into()),
         }
     }
 
@@ -218,20 +180,14 @@ impl Attempt<'_> {
         parts: Parts,
         body: Bytes,
     ) -> Result<Response<Body>, Problem> {
-        let Self { options, identity } = self;
-        let recorded = Recorded::of(
-            &identity.fingerprint,
-            parts.status,
-            &parts.headers,
-            &*options.keep_header,
-            &body,
-        );
+        let Self { layer, identity } = self;
+        let recorded = Recorded::of(&identity.fingerprint, &parts, &*layer.keep_header, &body);
         let completed = again(Retry::default(), || async {
-            let step = ShortTransaction::new(&options.pool).await?;
+            let step = ShortTransaction::new(&layer.pool).await?;
             let client = step.client();
             let calls = [
                 held.complete(client, &[]).map_ok(drop).boxed(),
-                journal::finish(client, &identity.id, &options.destination, &recorded).boxed(),
+                journal::finish(client, &identity.id, &layer.destination, &recorded).boxed(),
             ];
             let done = step.run_all(calls).await;
             step.end(done).map(drop)
@@ -242,21 +198,21 @@ impl Attempt<'_> {
                 // Either the reply to the commit was lost, or another process has completed the
                 // request. In the second case return the response that the other process has
                 // recorded.
-                let found = self.find().await.map_err(|error| Problem::of(&error))?;
+                let found = self.find().await?;
                 match found {
                     None => return Err(Problem::Unavailable),
                     Some(ref stored) if *stored == recorded => {}
                     Some(_) => return replay(found, &identity.fingerprint),
                 }
             }
-            Err(error) => return Err(Problem::of(&error)),
+            Err(error) => return Err(error.into()),
         }
         Ok(Response::from_parts(parts, body::full(body)))
     }
 
     async fn find(&self) -> Result<Option<Recorded>, Error> {
-        in_short_transaction(&self.options.pool, async |client| {
-            journal::find(&**client, &self.identity.id, &self.options.destination).await
+        in_short_transaction(&self.layer.pool, async |client| {
+            journal::find(&**client, &self.identity.id, &self.layer.destination).await
         })
         .await
     }
@@ -264,7 +220,7 @@ impl Attempt<'_> {
     /// Releases the lease, so that the next request can run at once. If this fails, the next
     /// request waits for the end of the lease.
     async fn give_back(&self, held: &Held) {
-        let pool = &self.options.pool;
+        let pool = &self.layer.pool;
         let released = in_retried_transaction(pool, Retry::default(), async |client| {
             held.give_back(&**client).await
         });

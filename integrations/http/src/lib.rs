@@ -55,16 +55,16 @@ mod journal;
 mod key;
 mod layer;
 mod lease;
-mod options;
 mod problem;
 mod recorded;
 mod request_identity;
 mod running;
 mod scope;
 mod service;
+mod statuses;
 mod transaction;
 
-pub use body::{Body, BodyError};
+pub use body::Body;
 pub use extensions::{KeepWrites, RequestTx};
 #[cfg(feature = "axum")]
 pub use extractors::{InTransaction, NotProtected, UnderLease};

@@ -47,39 +47,24 @@ pub(crate) enum Problem {
 }
 
 impl Problem {
-    pub(crate) fn status(&self) -> StatusCode {
+    /// Returns the status of the response, and the last part of the problem's `type`, which
+    /// programs can test.
+    pub(crate) fn kind(&self) -> (StatusCode, &'static str) {
         match self {
-            Self::MissingKey | Self::BadKey(_) | Self::IdTooLong | Self::UnreadableRequest => {
-                StatusCode::BAD_REQUEST
-            }
-            Self::UnknownCaller => StatusCode::FORBIDDEN,
-            Self::RequestTooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::InProgress | Self::NotRecorded => StatusCode::CONFLICT,
-            Self::Mismatch => StatusCode::UNPROCESSABLE_ENTITY,
-            Self::ResponseTooLarge | Self::Exhausted | Self::Failed => {
-                StatusCode::INTERNAL_SERVER_ERROR
-            }
-            Self::Unavailable | Self::InDoubt => StatusCode::SERVICE_UNAVAILABLE,
-        }
-    }
-
-    /// Returns the last part of the problem's `type`, which programs can test.
-    pub(crate) fn name(&self) -> &'static str {
-        match self {
-            Self::MissingKey => "missing-key",
-            Self::BadKey(_) => "bad-key",
-            Self::UnknownCaller => "unknown-caller",
-            Self::IdTooLong => "key-too-long",
-            Self::UnreadableRequest => "unreadable-request",
-            Self::RequestTooLarge(_) => "request-too-large",
-            Self::InProgress => "in-progress",
-            Self::NotRecorded => "not-recorded",
-            Self::Mismatch => "mismatch",
-            Self::ResponseTooLarge => "response-too-large",
-            Self::Exhausted => "exhausted",
-            Self::Failed => "failed",
-            Self::Unavailable => "unavailable",
-            Self::InDoubt => "in-doubt",
+            Self::MissingKey => (StatusCode::BAD_REQUEST, "missing-key"),
+            Self::BadKey(_) => (StatusCode::BAD_REQUEST, "bad-key"),
+            Self::UnknownCaller => (StatusCode::FORBIDDEN, "unknown-caller"),
+            Self::IdTooLong => (StatusCode::BAD_REQUEST, "key-too-long"),
+            Self::UnreadableRequest => (StatusCode::BAD_REQUEST, "unreadable-request"),
+            Self::RequestTooLarge(_) => (StatusCode::PAYLOAD_TOO_LARGE, "request-too-large"),
+            Self::InProgress => (StatusCode::CONFLICT, "in-progress"),
+            Self::NotRecorded => (StatusCode::CONFLICT, "not-recorded"),
+            Self::Mismatch => (StatusCode::UNPROCESSABLE_ENTITY, "mismatch"),
+            Self::ResponseTooLarge => (StatusCode::INTERNAL_SERVER_ERROR, "response-too-large"),
+            Self::Exhausted => (StatusCode::INTERNAL_SERVER_ERROR, "exhausted"),
+            Self::Failed => (StatusCode::INTERNAL_SERVER_ERROR, "failed"),
+            Self::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
+            Self::InDoubt => (StatusCode::SERVICE_UNAVAILABLE, "in-doubt"),
         }
     }
 
@@ -98,22 +83,10 @@ impl Problem {
         }
     }
 
-    /// Converts an error of the database and logs it. The text of the error is not sent to the
-    /// client.
-    pub(crate) fn of(error: &Error) -> Self {
-        tracing::warn!(%error, "a request with an idempotency key was not processed");
-        match error.kind() {
-            ErrorKind::AmbiguousCommit => Self::InDoubt,
-            kind if kind.is_retryable() => Self::Unavailable,
-            ErrorKind::ReadOnly => Self::Unavailable,
-            _ => Self::Failed,
-        }
-    }
-
     pub(crate) fn response(&self) -> Response<Body> {
-        let status = self.status();
+        let (status, name) = self.kind();
         let problem = json!({
-            "type": format!("urn:idem:{}", self.name()),
+            "type": format!("urn:idem:{name}"),
             "title": status.canonical_reason(),
             "status": status.as_u16(),
             "detail": self.to_string(),
@@ -129,5 +102,19 @@ impl Problem {
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }
         response
+    }
+}
+
+impl From<Error> for Problem {
+    /// Converts an error of the database and logs it. The text of the error is not sent to the
+    /// client.
+    fn from(error: Error) -> Self {
+        tracing::warn!(%error, "a request with an idempotency key was not processed");
+        match error.kind() {
+            ErrorKind::AmbiguousCommit => Self::InDoubt,
+            kind if kind.is_retryable() => Self::Unavailable,
+            ErrorKind::ReadOnly => Self::Unavailable,
+            _ => Self::Failed,
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header, response::Parts};
 use idem_runtime::Error;
 use serde::{Deserialize, Serialize};
 
@@ -28,13 +28,12 @@ pub(crate) struct Recorded {
 impl Recorded {
     pub(crate) fn of(
         fingerprint: &Fingerprint,
-        status: StatusCode,
-        headers: &HeaderMap,
+        response: &Parts,
         is_kept: impl Fn(&HeaderName) -> bool,
         body: &Bytes,
     ) -> Self {
-        let named = named_by_connection(headers);
-        let kept = headers.iter().filter(|(name, _)| {
+        let named = named_by_connection(&response.headers);
+        let kept = response.headers.iter().filter(|(name, _)| {
             !is_of_the_connection(name) && !named.contains(name) && is_kept(name)
         });
         let text = |value: &HeaderValue| {
@@ -46,7 +45,7 @@ impl Recorded {
         };
         Self {
             fingerprint: fingerprint.to_string(),
-            status: status.as_u16(),
+            status: response.status.as_u16(),
             headers: kept
                 .map(|(name, value)| (name.to_string(), text(value)))
                 .collect(),
@@ -159,14 +158,15 @@ mod tests {
     }
 
     fn recorded(response: &Stored) -> Recorded {
-        let mut headers = HeaderMap::new();
+        let (mut parts, ()) = Response::new(()).into_parts();
         for (name, text) in &response.headers {
-            headers.append(name.parse::<HeaderName>().unwrap(), value(text));
+            let name: HeaderName = name.parse().unwrap();
+            parts.headers.append(name, value(text));
         }
+        parts.status = StatusCode::from_u16(response.status).unwrap();
         let body = BASE64_STANDARD.decode(&response.body_base64).unwrap();
-        let status = StatusCode::from_u16(response.status).unwrap();
         let is_kept = |name: &HeaderName| name != header::SET_COOKIE;
-        Recorded::of(&fingerprint(b""), status, &headers, is_kept, &body.into())
+        Recorded::of(&fingerprint(b""), &parts, is_kept, &body.into())
     }
 
     /// Reads a record and makes the response from it.

@@ -1,14 +1,18 @@
-//! The identity of a request, and the responses that do not come from its handler.
+//! The identity of a request, the response of its handler, and the responses without the handler.
 
-use http::Response;
+use bytes::Bytes;
+use http::{Request, Response, response::Parts};
 use idem_client::MessageId;
 use idem_runtime::Error;
+use tower::Service;
 
 use crate::{
-    body::{Body, Unread},
+    IdempotencyLayer,
+    body::{self, Body, BoxError, Unread},
     fingerprint::Fingerprint,
     problem::Problem,
     recorded::Recorded,
+    statuses::keeps,
 };
 
 /// The identity of a request: its id, and the fingerprint of its content.
@@ -33,7 +37,7 @@ impl<E> From<Problem> for Failure<E> {
 
 impl<E> From<Error> for Failure<E> {
     fn from(error: Error) -> Self {
-        Self::Problem(Problem::of(&error))
+        Self::Problem(error.into())
     }
 }
 
@@ -45,12 +49,41 @@ pub(crate) fn replay(
     match found {
         None => Err(Problem::NotRecorded),
         Some(recorded) if !recorded.answers(fingerprint) => Err(Problem::Mismatch),
-        Some(recorded) => recorded.replay().map_err(|error| Problem::of(&error)),
+        Some(recorded) => Ok(recorded.replay()?),
+    }
+}
+
+/// The response of a handler.
+pub(crate) enum Handled {
+    /// A response to be recorded.
+    ToRecord(Parts, Bytes),
+    /// A response that is not recorded. The handler runs again for the next request with this key.
+    Passed(Response<Body>),
+}
+
+/// Runs the handler, and reads the body of a response that is to be recorded.
+pub(crate) async fn handle<S, R>(
+    layer: &IdempotencyLayer,
+    service: &mut S,
+    request: Request<Body>,
+) -> Result<Handled, Failure<S::Error>>
+where
+    S: Service<Request<Body>, Response = Response<R>>,
+    R: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
+    let response = service.call(request).await.map_err(Failure::Service)?;
+    if !keeps(response.status()) {
+        return Ok(Handled::Passed(response.map(body::pass)));
+    }
+    let (parts, body) = response.into_parts();
+    match body::read(body, layer.response_limit).await {
+        Ok(body) => Ok(Handled::ToRecord(parts, body)),
+        Err(unread) => Err(unrecordable(unread).into()),
     }
 }
 
 /// Returns the problem of a response that cannot be recorded.
-pub(crate) fn unrecordable(unread: Unread) -> Problem {
+fn unrecordable(unread: Unread) -> Problem {
     match unread {
         Unread::TooLarge => Problem::ResponseTooLarge,
         Unread::Broken(error) => {

@@ -8,13 +8,9 @@ use tokio_util::task::TaskTracker;
 /// The leased requests of a layer that are being processed: see
 /// [`IdempotencyLayer::running`](crate::IdempotencyLayer::running).
 #[derive(Clone, Debug, Default)]
-pub struct RunningRequests(TaskTracker);
+pub struct RunningRequests(pub(crate) TaskTracker);
 
 impl RunningRequests {
-    pub(crate) fn tracker(&self) -> &TaskTracker {
-        &self.0
-    }
-
     /// Returns the number of requests that are being processed.
     pub fn count(&self) -> usize {
         self.0.len()

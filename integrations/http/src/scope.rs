@@ -93,7 +93,7 @@ mod tests {
         let found = scope.id_of(&parts, case.key);
         match (found, case.expected) {
             (Ok(found), Expected::Id(id)) => assert_eq!(found, MessageId::text(id).unwrap()),
-            (Err(found), Expected::Problem(name)) => assert_eq!(found.name(), name),
+            (Err(found), Expected::Problem(name)) => assert_eq!(found.kind().1, name),
             (found, _) => panic!("{:?}: {found:?}", case.caller),
         }
     }

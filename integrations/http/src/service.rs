@@ -1,7 +1,6 @@
 //! The service that processes the requests of a layer.
 
 use std::{
-    error::Error as StdError,
     mem,
     sync::Arc,
     task::{Context, Poll},
@@ -10,13 +9,14 @@ use std::{
 use bytes::Bytes;
 use futures_util::{FutureExt, future::BoxFuture};
 use http::{Request, Response};
-use tower::Service;
+use tower::{Layer, Service};
 
 use crate::{
-    body::{self, Body, Unread},
+    IdempotencyLayer,
+    body::{self, Body, BoxError, Unread},
     fingerprint::Fingerprint,
+    layer::Mode,
     lease,
-    options::{Mode, Options},
     problem::Problem,
     request_identity::{Failure, RequestIdentity},
     transaction,
@@ -25,25 +25,27 @@ use crate::{
 /// The service that [`IdempotencyLayer`](crate::IdempotencyLayer) creates.
 #[derive(Clone, Debug)]
 pub struct IdempotencyService<S> {
-    options: Arc<Options>,
+    layer: Arc<IdempotencyLayer>,
     inner: S,
 }
 
-impl<S> IdempotencyService<S> {
-    pub(crate) fn new(options: Arc<Options>, inner: S) -> Self {
-        Self { options, inner }
+impl<S> Layer<S> for IdempotencyLayer {
+    type Service = IdempotencyService<S>;
+
+    fn layer(&self, inner: S) -> IdempotencyService<S> {
+        let layer = Arc::new(self.clone());
+        IdempotencyService { layer, inner }
     }
 }
 
 impl<S, B, R> Service<Request<B>> for IdempotencyService<S>
 where
-    S: Service<Request<Body>, Response = Response<R>> + Clone + Send + 'static,
-    S::Future: Send,
-    S::Error: Send + 'static,
-    B: http_body::Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<Box<dyn StdError + Send + Sync>>,
-    R: http_body::Body<Data = Bytes> + Send + 'static,
-    R::Error: Into<Box<dyn StdError + Send + Sync>>,
+    S: Service<Request<Body>, Response = Response<R>, Future: Send, Error: Send + 'static>
+        + Clone
+        + Send
+        + 'static,
+    B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    R: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
     type Response = Response<Body>;
     type Error = S::Error;
@@ -57,9 +59,9 @@ where
         let later = self.inner.clone();
         // Call the service that was polled ready. Its clone may not be ready.
         let ready = mem::replace(&mut self.inner, later);
-        let options = Arc::clone(&self.options);
+        let layer = Arc::clone(&self.layer);
         async move {
-            match answer(options, ready, request).await {
+            match answer(layer, ready, request).await {
                 Ok(response) => Ok(response),
                 Err(Failure::Problem(problem)) => Ok(problem.response()),
                 Err(Failure::Service(error)) => Err(error),
@@ -70,41 +72,38 @@ where
 }
 
 async fn answer<S, B, R>(
-    options: Arc<Options>,
+    layer: Arc<IdempotencyLayer>,
     mut service: S,
     request: Request<B>,
 ) -> Result<Response<Body>, Failure<S::Error>>
 where
-    S: Service<Request<Body>, Response = Response<R>> + Send + 'static,
-    S::Future: Send,
-    S::Error: Send + 'static,
-    B: http_body::Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<Box<dyn StdError + Send + Sync>>,
-    R: http_body::Body<Data = Bytes> + Send + 'static,
-    R::Error: Into<Box<dyn StdError + Send + Sync>>,
+    S: Service<Request<Body>, Response = Response<R>, Future: Send, Error: Send + 'static>
+        + Send
+        + 'static,
+    B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    R: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
     let (parts, body) = request.into_parts();
-    let Some(id) = options.identify(&parts)? else {
+    let Some(id) = layer.identify(&parts)? else {
         let request = Request::from_parts(parts, body::pass(body));
         let response = service.call(request).await.map_err(Failure::Service)?;
         return Ok(response.map(body::pass));
     };
-    let body = read(body, options.request_limit).await?;
+    let body = read(body, layer.request_limit).await?;
     let identity = RequestIdentity {
         id,
         fingerprint: Fingerprint::of(&parts, &body),
     };
     let request = Request::from_parts(parts, body::full(body));
-    match options.mode {
-        Mode::Transaction => transaction::answer(&options, identity, request, service).await,
-        Mode::Lease => lease::answer(options, identity, request, service).await,
+    match layer.mode {
+        Mode::Transaction => transaction::answer(&layer, identity, request, service).await,
+        Mode::Lease => lease::answer(layer, identity, request, service).await,
     }
 }
 
 async fn read<B>(body: B, limit: usize) -> Result<Bytes, Problem>
 where
-    B: http_body::Body<Data = Bytes>,
-    B::Error: Into<Box<dyn StdError + Send + Sync>>,
+    B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
 {
     body::read(body, limit)
         .await

@@ -1,7 +1,5 @@
 //! Processes a request in the transaction that claims it.
 
-use std::error::Error as StdError;
-
 use bytes::Bytes;
 use http::{Request, Response, response::Parts};
 use idem_client::pipeline::{
@@ -15,13 +13,14 @@ use idem_runtime::{
 use tower::Service;
 
 use crate::{
-    body::{self, Body},
+    IdempotencyLayer,
+    body::{self, Body, BoxError},
     extensions::{KeepWrites, RequestTx},
     journal,
-    options::{Options, keeps},
     problem::Problem,
     recorded::Recorded,
-    request_identity::{Failure, RequestIdentity, replay, unrecordable},
+    request_identity::{Failure, Handled, RequestIdentity, handle, replay},
+    statuses,
 };
 
 /// The savepoint after the claim and before the handler. If the handler returns status 4xx, its
@@ -34,57 +33,43 @@ const KEEP: &str = "RELEASE SAVEPOINT idem_http";
 /// Claims the request, runs the handler, records its response, and commits. If the future is
 /// dropped, either everything has committed or nothing has.
 pub(crate) async fn answer<S, R>(
-    options: &Options,
+    layer: &IdempotencyLayer,
     identity: RequestIdentity,
     mut request: Request<Body>,
     mut service: S,
 ) -> Result<Response<Body>, Failure<S::Error>>
 where
     S: Service<Request<Body>, Response = Response<R>>,
-    R: http_body::Body<Data = Bytes> + Send + 'static,
-    R::Error: Into<Box<dyn StdError + Send + Sync>>,
+    R: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
-    let (session, outcome) = begin(options, &identity).await?;
+    let (session, outcome) = begin(layer, &identity).await?;
     if outcome != ClaimOutcome::Claimed {
-        return Ok(not_claimed(options, &identity, session, outcome).await?);
+        return Ok(not_claimed(layer, &identity, session, outcome).await?);
     }
     let RequestIdentity { id, fingerprint } = identity;
     let request_tx = RequestTx::new(session.transaction());
     request.extensions_mut().insert(request_tx.clone());
-    let response = match service.call(request).await {
-        Ok(response) => response,
-        Err(error) => {
-            drop(request_tx.withdraw());
-            session.roll_back().await;
-            return Err(Failure::Service(error));
-        }
-    };
-    if !keeps(response.status()) {
-        take_from_handler(session, &request_tx)
-            .await?
-            .roll_back()
-            .await;
-        return Ok(response.map(body::pass));
+    let handled = handle(layer, &mut service, request).await;
+    if let Err(Failure::Service(error)) = handled {
+        drop(request_tx.withdraw());
+        session.roll_back().await;
+        return Err(Failure::Service(error));
     }
-    // Read the body before the transaction is taken back: the handler may stream the body from the
-    // transaction.
-    let (parts, body) = response.into_parts();
-    let read = body::read(body, options.response_limit).await;
+    // The body is read by now, before the transaction is taken back: the handler may stream the
+    // body from the transaction.
     let session = take_from_handler(session, &request_tx).await?;
-    let body = match read {
-        Ok(body) => body,
-        Err(unread) => {
+    let (parts, body) = match handled {
+        Ok(Handled::ToRecord(parts, body)) => (parts, body),
+        Ok(Handled::Passed(response)) => {
             session.roll_back().await;
-            return Err(unrecordable(unread).into());
+            return Ok(response);
+        }
+        Err(failure) => {
+            session.roll_back().await;
+            return Err(failure);
         }
     };
-    let recorded = Recorded::of(
-        &fingerprint,
-        parts.status,
-        &parts.headers,
-        &*options.keep_header,
-        &body,
-    );
+    let recorded = Recorded::of(&fingerprint, &parts, &*layer.keep_header, &body);
     let committed: Result<_, Error> = async {
         let client = session.client();
         let ended = match keeps_writes(&parts) {
@@ -99,7 +84,7 @@ where
         let recorded = journal::record_and_allow_commit(
             client,
             &id,
-            &options.destination,
+            &layer.destination,
             &fingerprint,
             &recorded,
         );
@@ -114,20 +99,20 @@ where
 /// Begins a transaction with the claim. After a lost connection this is retried, because the
 /// handler has not run yet.
 async fn begin(
-    options: &Options,
+    layer: &IdempotencyLayer,
     identity: &RequestIdentity,
 ) -> Result<(Session, ClaimOutcome), Error> {
     let claim = format!(
         "SELECT outcome, {FORBID_COMMIT_COLUMN}
            FROM idem_claim({}, {}, false, decode('{}', 'hex'))",
         identity.id.literal()?,
-        options.destination.literal()?,
+        layer.destination.literal()?,
         identity.fingerprint
     );
     let attempt = || async {
-        let session = Session::unprepared(&options.pool, Patience::OfPool).await?;
+        let session = Session::unprepared(&layer.pool, Patience::OfPool).await?;
         let begun =
-            session.begin_claim_and_mark(&claim, SAVEPOINT, &options.destination, &identity.id);
+            session.begin_claim_and_mark(&claim, SAVEPOINT, &layer.destination, &identity.id);
         match begun.await {
             Ok(outcome) => Ok((session, outcome)),
             Err(error) => session.finish(Err(error)).await,
@@ -138,7 +123,7 @@ async fn begin(
 
 /// Returns the response to a request that is not claimed.
 async fn not_claimed(
-    options: &Options,
+    layer: &IdempotencyLayer,
     identity: &RequestIdentity,
     session: Session,
     outcome: ClaimOutcome,
@@ -147,14 +132,13 @@ async fn not_claimed(
     rollback_without_wait(session.client());
     let found = match outcome {
         ClaimOutcome::Duplicate => {
-            journal::find(session.client(), &identity.id, &options.destination)
+            journal::find(session.client(), &identity.id, &layer.destination)
                 .await
                 .map_err(Error::from)
         }
         _ => Ok(None),
     };
-    let found = session.finish(found).await;
-    let found = found.map_err(|error| Problem::of(&error))?;
+    let found = session.finish(found).await?;
     match outcome {
         ClaimOutcome::InProgress => Err(Problem::InProgress),
         ClaimOutcome::Mismatch => Err(Problem::Mismatch),
@@ -173,5 +157,5 @@ async fn take_from_handler(session: Session, request_tx: &RequestTx) -> Result<S
 
 /// Returns whether the writes of the handler are committed.
 fn keeps_writes(parts: &Parts) -> bool {
-    crate::options::keeps_writes(parts.status) || parts.extensions.get::<KeepWrites>().is_some()
+    statuses::keeps_writes(parts.status) || parts.extensions.get::<KeepWrites>().is_some()
 }

@@ -14,26 +14,16 @@ const SOURCE: &str = "idem-dead-letter-source";
 const NO_DEAD_LETTER_TOPIC: &str = "the subscription names no dead-letter topic: keep the message \
     with deadletters::reject and acknowledge it, or set dead_letter";
 
-/// The treatment of rejected messages.
-pub(super) enum DeadLetters {
-    /// The source publishes the record to this topic.
-    Topic {
-        topic: String,
-        producer: Box<Producer>,
-    },
-    /// The consumer keeps the message in the database before it settles the record.
-    Database,
-}
+/// The dead-letter topic of the subscription, and its producer. Without such a topic the consumer
+/// keeps a rejected message in the database before it settles the record.
+pub(super) struct DeadLetters(Option<(String, Producer)>);
 
 impl DeadLetters {
     pub(super) fn new(config: &KafkaConfig, choice: &DeadLetter) -> Result<Self, TransportError> {
-        Ok(match choice {
-            DeadLetter::Database => Self::Database,
-            DeadLetter::Topic(topic) => Self::Topic {
-                topic: topic.clone(),
-                producer: Box::new(Producer::new(config)?),
-            },
-        })
+        Ok(Self(match choice {
+            DeadLetter::Database => None,
+            DeadLetter::Topic(topic) => Some((topic.clone(), Producer::new(config)?)),
+        }))
     }
 
     /// Publishes a rejected record. Returns when its offset may be settled.
@@ -44,9 +34,8 @@ impl DeadLetters {
         reason: &str,
     ) -> Result<(), TransportError> {
         let (place, offset) = (&ticket.place, ticket.offset);
-        let (topic, producer) = match self {
-            Self::Topic { topic, producer } => (topic, producer),
-            Self::Database => return Err(NO_DEAD_LETTER_TOPIC.into()),
+        let Some((topic, producer)) = &self.0 else {
+            return Err(NO_DEAD_LETTER_TOPIC.into());
         };
         let source = format!("{}/{}/{offset}", place.topic, place.partition);
         let mut letter =
@@ -60,10 +49,9 @@ impl DeadLetters {
         Ok(producer.send(letter).await?)
     }
 
-    /// Returns whether the subscription sets a treatment of rejected messages other than the
-    /// database.
+    /// Returns whether the subscription names a dead-letter topic.
     pub(super) fn are_named(&self) -> bool {
-        !matches!(self, Self::Database)
+        self.0.is_some()
     }
 }
 

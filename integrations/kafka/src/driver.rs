@@ -12,7 +12,7 @@ use std::{
 
 use idem_runtime::{Message, transport::TransportError};
 use rdkafka::{
-    ClientContext, Offset, TopicPartitionList,
+    ClientContext, Message as _, Offset, TopicPartitionList,
     consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext, Rebalance},
     error::{KafkaError, KafkaResult, RDKafkaErrorCode},
     message::BorrowedMessage,
@@ -55,7 +55,7 @@ const DEFAULTS: [(&str, &str); 4] = [
 pub(super) struct Fetched {
     pub(super) ticket: Ticket,
     pub(super) message: Message,
-    pub(super) record: Arc<Record>,
+    pub(super) record: Record,
 }
 
 /// The state that the thread, the source and the receipts share.
@@ -222,21 +222,18 @@ impl Driver {
             return;
         }
         let (message, record) = incoming::read(borrowed);
-        let Some(coordinates) = message.coordinates() else {
-            return;
-        };
         let place = Place {
-            topic: coordinates.topic.clone(),
-            partition: coordinates.partition,
+            topic: borrowed.topic().to_owned(),
+            partition: borrowed.partition(),
         };
         let fetched = Fetched {
             ticket: state
                 .ledger
-                .deliver(place, coordinates.offset, record.bytes()),
+                .deliver(place, borrowed.offset(), record.bytes()),
             // Kafka does not count deliveries, so the message gets no count. A count of 1 could be
             // wrong, because an earlier process may have received the message before it crashed.
             message,
-            record: Arc::new(record),
+            record,
         };
         let ticket = fetched.ticket.clone();
         state.ledger.wait(ticket, fetched, Instant::now());
@@ -244,7 +241,7 @@ impl Driver {
         self.shared.arrived.notify_one();
         if self.is_paused {
             // The message is from a partition that was assigned after the pause, so pause again.
-            self.pause();
+            self.set_paused(true);
         }
     }
 
@@ -289,7 +286,7 @@ impl Driver {
             drop(state);
             self.full_since = None;
             if self.is_paused {
-                self.is_paused = !self.resume();
+                self.is_paused = !self.set_paused(false);
             }
             return true;
         }
@@ -304,28 +301,18 @@ impl Driver {
             return false;
         }
         drop(state);
-        self.is_paused = self.pause();
+        self.is_paused = self.set_paused(true);
         true
     }
 
-    fn pause(&self) -> bool {
-        self.on_assignment("pause", |consumer, all| consumer.pause(all))
-    }
-
-    fn resume(&self) -> bool {
-        self.on_assignment("resume", |consumer, all| consumer.resume(all))
-    }
-
-    fn on_assignment(
-        &self,
-        verb: &str,
-        call: impl FnOnce(&BaseConsumer<Member>, &TopicPartitionList) -> KafkaResult<()>,
-    ) -> bool {
-        let done = self
-            .consumer
-            .assignment()
-            .and_then(|all| call(&self.consumer, &all));
+    /// Pauses or resumes all assigned partitions. Returns whether this succeeded.
+    fn set_paused(&self, is_paused: bool) -> bool {
+        let done = self.consumer.assignment().and_then(|all| match is_paused {
+            true => self.consumer.pause(&all),
+            false => self.consumer.resume(&all),
+        });
         if let Err(error) = &done {
+            let verb = if is_paused { "pause" } else { "resume" };
             tracing::warn!(%error, "cannot {verb} the partitions");
         }
         done.is_ok()
@@ -414,11 +401,11 @@ mod tests {
         for offset in 0..2 {
             let mut state = shared.state();
             let ticket = state.ledger.deliver(place.clone(), offset, 1);
-            let record = Arc::new(Record {
+            let record = Record {
                 key: None,
                 payload: None,
                 headers: None,
-            });
+            };
             let message = Message::new("t", "1");
             let fetched = Fetched {
                 ticket: ticket.clone(),

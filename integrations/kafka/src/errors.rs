@@ -1,64 +1,41 @@
 //! Converts a Kafka error to the error of the effect that was to be published, according to the
 //! table in `docs/relays.md`.
 
-use idem_runtime::PublishError;
+use idem_runtime::{PublishError, transport::TransportError};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 
 /// Returns the error of the effect that was to be published.
 pub(super) fn publish_error(error: KafkaError) -> PublishError {
-    match error.rdkafka_error_code() {
-        Some(code) if is_permanent(code) => PublishError::Permanent(error.into()),
-        Some(code) if is_unavailable(code) => PublishError::Unavailable(error.into()),
-        Some(code) if is_of_the_topic(code) => PublishError::TopicUnavailable(error.into()),
-        // `Canceled` means that the producer was dropped. Any other error without a code means that
-        // a name contains a zero byte.
-        None if error == KafkaError::Canceled => PublishError::Unavailable(error.into()),
-        None => PublishError::Permanent(error.into()),
-        // For all other errors the attempts of the effect are counted.
-        Some(_) => PublishError::Rejected(error.into()),
-    }
-}
-
-/// Returns whether the error concerns the effect itself: Kafka will never accept it.
-fn is_permanent(code: Code) -> bool {
-    matches!(
-        code,
-        Code::MessageSizeTooLarge
+    let kind: fn(TransportError) -> PublishError = match error.rdkafka_error_code() {
+        // The error concerns the effect itself: Kafka will never accept it.
+        Some(
+            Code::MessageSizeTooLarge
             | Code::MessageBatchTooLarge
             | Code::InvalidMessageSize
             | Code::InvalidRecord
             | Code::InvalidTimestamp
-            | Code::InvalidTopic
-    )
-}
-
-/// Returns whether the error concerns the topic: it does not exist, a permission on it is missing,
-/// or too few of its replicas are in sync.
-fn is_of_the_topic(code: Code) -> bool {
-    matches!(
-        code,
-        Code::UnknownTopic
+            | Code::InvalidTopic,
+        ) => PublishError::Permanent,
+        // The error concerns the topic: it does not exist, a permission on it is missing, or too
+        // few of its replicas are in sync.
+        Some(
+            Code::UnknownTopic
             | Code::UnknownTopicOrPartition
             | Code::UnknownPartition
             | Code::TopicAuthorizationFailed
             | Code::NotEnoughReplicas
-            | Code::NotEnoughReplicasAfterAppend
-    )
-}
-
-/// Returns whether the error concerns the broker, the connection to it, or this producer.
-fn is_unavailable(code: Code) -> bool {
-    matches!(
-        code,
-        // Errors of the producer.
-        Code::QueueFull
+            | Code::NotEnoughReplicasAfterAppend,
+        ) => PublishError::TopicUnavailable,
+        Some(
+            // The error concerns this producer.
+            Code::QueueFull
             | Code::PurgeQueue
             | Code::PurgeInflight
             | Code::Fatal
             | Code::Fenced
             | Code::DestroyBroker
             | Code::BrokerDestroy
-            // Errors of the connection.
+            // The error concerns the connection to the broker.
             | Code::BrokerTransportFailure
             | Code::AllBrokersDown
             | Code::Resolve
@@ -70,7 +47,7 @@ fn is_unavailable(code: Code) -> bool {
             | Code::OperationTimedOut
             | Code::RequestTimedOut
             | Code::TimedOutQueue
-            // Errors of the cluster.
+            // The error concerns the cluster.
             | Code::BrokerNotAvailable
             | Code::LeaderNotAvailable
             | Code::NotLeaderForPartition
@@ -87,8 +64,16 @@ fn is_unavailable(code: Code) -> bool {
             | Code::OutOfOrderSequenceNumber
             | Code::UnknownProducerId
             | Code::InvalidProducerEpoch
-            | Code::ProducerFenced
-    )
+            | Code::ProducerFenced,
+        ) => PublishError::Unavailable,
+        // `Canceled` means that the producer was dropped. Any other error without a code means that
+        // a name contains a zero byte.
+        None if error == KafkaError::Canceled => PublishError::Unavailable,
+        None => PublishError::Permanent,
+        // For all other errors the attempts of the effect are counted.
+        Some(_) => PublishError::Rejected,
+    };
+    kind(error.into())
 }
 
 #[cfg(test)]

@@ -1,14 +1,14 @@
 //! A producer that is replaced after a fatal error of librdkafka.
 
 use std::{
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use idem_runtime::{PublishError, transport::TransportError};
 use rdkafka::{
     ClientConfig,
-    error::KafkaError,
+    error::{KafkaError, KafkaResult},
     producer::{FutureProducer, FutureRecord, Producer as _},
 };
 
@@ -42,13 +42,7 @@ const DEFAULTS: [(&str, &str); 5] = [
 /// Sends records and waits until the brokers confirm them.
 pub(super) struct Producer {
     config: ClientConfig,
-    current: Mutex<Generation>,
-}
-
-#[derive(Clone)]
-struct Generation {
-    number: u64,
-    producer: FutureProducer,
+    current: Mutex<Arc<FutureProducer>>,
 }
 
 impl Producer {
@@ -58,10 +52,7 @@ impl Producer {
         let producer = config.create().map_err(not_created)?;
         Ok(Self {
             config,
-            current: Mutex::new(Generation {
-                number: 0,
-                producer,
-            }),
+            current: Mutex::new(Arc::new(producer)),
         })
     }
 
@@ -71,7 +62,7 @@ impl Producer {
         record: FutureRecord<'_, [u8], [u8]>,
     ) -> Result<(), KafkaError> {
         let current = self.current();
-        let sent = match current.producer.send_result(record) {
+        let sent = match current.send_result(record) {
             Ok(report) => match report.await {
                 Ok(Ok(_)) => Ok(()),
                 Ok(Err((error, _))) => Err(error),
@@ -79,68 +70,57 @@ impl Producer {
             },
             Err((error, _)) => Err(error),
         };
-        if sent.is_err() && current.producer.client().fatal_error().is_some() {
-            self.replace(current.number);
+        if sent.is_err() && current.client().fatal_error().is_some() {
+            self.replace(&current);
         }
         sent
     }
 
     /// Reads the metadata of the cluster. Fails if the cluster is not available.
     pub(super) async fn check(&self) -> Result<(), PublishError> {
-        let producer = self.current().producer;
-        let metadata = tokio::task::spawn_blocking(move || {
-            producer
-                .client()
-                .fetch_metadata(None, METADATA_TIMEOUT)
-                .map(drop)
-        });
-        match metadata.await {
-            Ok(described) => described.map_err(publish_error),
-            Err(error) => Err(PublishError::Unavailable(error.into())),
-        }
+        let described = self.describe(None, METADATA_TIMEOUT).await;
+        described.map_err(publish_error)
     }
 
     /// Finds the cause for a record that was not confirmed in time, and returns the error. The
     /// client itself retries errors such as too few replicas in sync, and then reports the timeout
     /// instead of the error.
     pub(super) async fn unconfirmed(&self, topic: &str, error: KafkaError) -> PublishError {
-        let producer = self.current().producer;
-        let name = topic.to_owned();
-        let describe = move || {
-            producer
-                .client()
-                .fetch_metadata(Some(&name), TOPIC_TIMEOUT)
-                .map(drop)
-        };
-        match tokio::task::spawn_blocking(describe).await {
-            Ok(Ok(())) => PublishError::TopicUnavailable(
+        match self.describe(Some(topic.to_owned()), TOPIC_TIMEOUT).await {
+            Ok(()) => PublishError::TopicUnavailable(
                 format!("the cluster replies, but does not confirm records of {topic}: {error}")
                     .into(),
             ),
-            _ => PublishError::Unavailable(error.into()),
+            Err(_) => PublishError::Unavailable(error.into()),
         }
     }
 
-    fn current(&self) -> Generation {
-        self.current
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+    /// Reads the metadata of this topic, or of all topics. The client of librdkafka blocks its
+    /// thread while it waits for the reply.
+    async fn describe(&self, topic: Option<String>, limit: Duration) -> KafkaResult<()> {
+        let producer = self.current();
+        let metadata = tokio::task::spawn_blocking(move || {
+            let metadata = producer.client().fetch_metadata(topic.as_deref(), limit);
+            metadata.map(drop)
+        });
+        // The task itself fails only if the runtime shuts down.
+        metadata.await.unwrap_or(Err(KafkaError::Canceled))
     }
 
-    /// Replaces the producer with this number after a fatal error. After such an error the producer
-    /// accepts no more records.
-    fn replace(&self, number: u64) {
+    fn current(&self) -> Arc<FutureProducer> {
+        Arc::clone(&self.current.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Replaces this producer after a fatal error. After such an error a producer accepts no more
+    /// records.
+    fn replace(&self, failed: &Arc<FutureProducer>) {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         // If several records failed, only the first of them replaces the producer.
-        if current.number != number {
+        if !Arc::ptr_eq(&current, failed) {
             return;
         }
         match self.config.create() {
-            Ok(producer) => {
-                let number = number + 1;
-                *current = Generation { number, producer };
-            }
+            Ok(producer) => *current = Arc::new(producer),
             Err(error) => {
                 tracing::warn!(
                     error = %not_created(error),

@@ -1,9 +1,12 @@
 //! The source: a member of a consumer group.
 
-use std::{future::pending, sync::Arc, thread};
+use std::{sync::Arc, thread};
 
-use idem_runtime::{Delivery, Source, consumer::Closed, transport::TransportError};
-use tokio::time::sleep_until;
+use idem_runtime::{
+    Delivery, Source,
+    consumer::Closed,
+    transport::{TransportError, wait_until},
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -105,16 +108,10 @@ impl Source for KafkaSource {
             if has_ended {
                 return Ok(None);
             }
-            let is_due = async {
-                match self.shared.next_due() {
-                    Some(due) => sleep_until(due.into()).await,
-                    None => pending().await,
-                }
-            };
             tokio::select! {
                 () = self.shared.arrived.notified() => {}
                 () = self.ended.cancelled() => {}
-                () = is_due => {}
+                () = wait_until(self.shared.next_due().map(Into::into)) => {}
             }
         }
     }

@@ -37,6 +37,13 @@ struct State {
     next_report: Option<Instant>,
 }
 
+impl State {
+    fn has(&self, place: i64, reply: &Subject) -> bool {
+        let held = self.deliveries.get(&place);
+        held.is_some_and(|held| held.reply == *reply)
+    }
+}
+
 struct Delivery {
     /// The subject for the settlement, which is unique to this delivery.
     reply: Subject,
@@ -86,20 +93,14 @@ impl Held {
     /// Returns whether this delivery is held and has not been replaced by a redelivery of its
     /// message.
     pub(super) fn has(&self, place: i64, reply: &Subject) -> bool {
-        self.state()
-            .deliveries
-            .get(&place)
-            .is_some_and(|held| held.reply == *reply)
+        self.state().has(place, reply)
     }
 
     /// Removes a delivery, so that the task reports no more progress of it. Returns false if a
     /// redelivery of its message has replaced it.
     pub(super) fn remove(&self, place: i64, reply: &Subject) -> bool {
         let mut state = self.state();
-        let is_held = state
-            .deliveries
-            .get(&place)
-            .is_some_and(|held| held.reply == *reply);
+        let is_held = state.has(place, reply);
         if is_held {
             state.deliveries.remove(&place);
         }

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use async_nats::{HeaderMap, HeaderName, HeaderValue, jetstream};
-use bytes::Bytes;
 use idem_runtime::{
     Message, OutgoingMessage,
     transport::{Coordinates, TransportError, headers},
@@ -39,31 +38,24 @@ pub(super) fn insert(map: &mut HeaderMap, name: &str, value: &str) -> Result<(),
 pub(super) fn incoming(message: &jetstream::Message) -> Result<Message, TransportError> {
     let info = message.info()?;
     let coordinates = Coordinates::new(info.stream, 0, i64::try_from(info.stream_sequence)?);
-    let message = received(
-        message.subject.as_str(),
-        message.payload.clone(),
-        message.headers.as_ref(),
-    );
-    Ok(message
-        .with_coordinates(coordinates)
-        .with_deliveries(u32::try_from(info.delivered)?)
-        .with_sent_at(info.published))
-}
-
-fn received(subject: &str, payload: Bytes, map: Option<&HeaderMap>) -> Message {
-    let headers: BTreeMap<_, _> = map
-        .into_iter()
+    let headers: BTreeMap<_, _> = message
+        .headers
+        .iter()
         .flat_map(HeaderMap::iter)
         .filter_map(|(name, values)| Some((name.to_string(), values.last()?.to_string())))
         .collect();
     let id = headers.get(NATS_MESSAGE_ID).cloned();
-    let message = headers::incoming(subject, payload, headers);
-    match id {
+    let read = headers::incoming(message.subject.as_str(), message.payload.clone(), headers);
+    let read = match id {
         // A dead letter has the header `message-id`, because its `Nats-Msg-Id` is not the id of the
         // message.
-        Some(id) if message.message_id().is_none() => message.with_message_id(id),
-        _ => message,
-    }
+        Some(id) if read.message_id().is_none() => read.with_message_id(id),
+        _ => read,
+    };
+    Ok(read
+        .with_coordinates(coordinates)
+        .with_deliveries(u32::try_from(info.delivered)?)
+        .with_sent_at(info.published))
 }
 
 /// Returns the headers of a dead letter: the headers of the rejected message, and the reason. The
@@ -101,72 +93,4 @@ pub(super) fn dead_letter(
         &reason.replace(['\r', '\n'], " "),
     )?;
     Ok(map)
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-    use uuid::Uuid;
-
-    use super::*;
-
-    #[test]
-    fn effect_round_trips_through_headers() {
-        let mut effect = OutgoingMessage::new(Uuid::from_u128(7), "orders.placed", "{}");
-        effect.key = Some("k".into());
-        effect.message_type = Some("placed".into());
-        effect.content_type = Some("application/json".into());
-        effect.traceparent = Some("00-1-2-01".into());
-        effect.source_destination = Some("orders".into());
-        effect.headers.insert("correlation-id".into(), json!("c"));
-        effect.headers.insert("count".into(), json!(3));
-        // A handler may copy this header from its message.
-        effect.headers.insert("message-id".into(), json!("m-1"));
-
-        let message = received(
-            "orders.placed",
-            "{}".into(),
-            Some(&outgoing(&effect).unwrap()),
-        );
-        assert_eq!(
-            message.message_id(),
-            Some(Uuid::from_u128(7).to_string().as_str())
-        );
-        assert_eq!(message.correlation_id(), Some("c"));
-        assert_eq!(message.key(), Some("k"));
-        assert_eq!(message.message_type(), Some("placed"));
-        assert_eq!(message.content_type(), Some("application/json"));
-        assert_eq!(message.header("traceparent"), Some("00-1-2-01"));
-        assert_eq!(message.header("idem-source-destination"), Some("orders"));
-        assert_eq!(message.header("count"), Some("3"));
-    }
-
-    #[test]
-    fn header_that_nats_cannot_transport_is_an_error() {
-        for (name, value) in [("a:b", "x"), ("a b", "x"), ("a", "two\nlines")] {
-            let mut effect = OutgoingMessage::new(Uuid::from_u128(7), "s", "{}");
-            effect.headers.insert(name.into(), json!(value));
-            assert!(outgoing(&effect).is_err(), "{name:?}: {value:?}");
-        }
-    }
-
-    #[test]
-    fn dead_letter_has_nats_id_of_its_place_and_keeps_message_id() {
-        let message = Message::new("s", "{}")
-            .with_message_id("m-1")
-            .with_coordinates(Coordinates::new("STREAM", 0, 9));
-        let map = dead_letter(&message, "worker", "two\nlines").unwrap();
-        assert_eq!(
-            map.get(NATS_MESSAGE_ID).unwrap().as_str(),
-            "dead.STREAM.worker.9"
-        );
-        assert_eq!(
-            map.get(headers::DEAD_LETTER_REASON).unwrap().as_str(),
-            "two lines"
-        );
-        assert_eq!(
-            received("dead", "{}".into(), Some(&map)).message_id(),
-            Some("m-1")
-        );
-    }
 }

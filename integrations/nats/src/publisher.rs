@@ -21,38 +21,6 @@ use tokio::{
 
 use super::{NatsConfig, message, refusal};
 
-/// The errors that concern the server and not the effect. The status 503 does not identify them: a
-/// full stream has this status, too.
-const NOT_NOW: [ErrorCode; 12] = [
-    ErrorCode::ACCOUNT_RESOURCES_EXCEEDED,
-    ErrorCode::CLUSTER_INCOMPLETE,
-    ErrorCode::CLUSTER_NOT_ACTIVE,
-    ErrorCode::CLUSTER_NOT_ASSIGNED,
-    ErrorCode::CLUSTER_NOT_AVAILABLE,
-    ErrorCode::CLUSTER_NOT_LEADER,
-    ErrorCode::INSUFFICIENT_RESOURCES,
-    ErrorCode::JETSTREAM_NOT_ENABLED,
-    ErrorCode::JETSTREAM_NOT_ENABLED_FOR_ACCOUNT,
-    ErrorCode::MEMORY_RESOURCES_EXCEEDED,
-    ErrorCode::RAFT_GENERAL,
-    ErrorCode::STORAGE_RESOURCES_EXCEEDED,
-];
-
-/// The errors that concern a stream and not the effect: the stream is full, sealed or offline.
-const NOT_THIS_STREAM: [ErrorCode; 5] = [
-    ErrorCode::STREAM_OFFLINE,
-    ErrorCode::STREAM_OFFLINE_REASON,
-    ErrorCode::STREAM_SEALED,
-    ErrorCode::STREAM_STORE_FAILED,
-    ErrorCode::STREAM_TOO_MANY_REQUESTS,
-];
-
-/// The errors that concern the size of the effect.
-const TOO_LARGE: [ErrorCode; 2] = [
-    ErrorCode::STREAM_HEADER_EXCEEDS_MAXIMUM,
-    ErrorCode::STREAM_MESSAGE_EXCEEDS_MAXIMUM,
-];
-
 /// The beginnings of the subjects that command the server or carry replies.
 const SYSTEM: [&str; 2] = ["$", "_INBOX."];
 
@@ -215,11 +183,36 @@ impl NatsPublisher {
         }
         let reply = cause.and_then(|cause| cause.downcast_ref::<jetstream::Error>());
         match reply.map(jetstream::Error::error_code) {
-            Some(code) if NOT_NOW.contains(&code) => PublishError::Unavailable(error.into()),
-            Some(code) if NOT_THIS_STREAM.contains(&code) => {
-                PublishError::TopicUnavailable(error.into())
-            }
-            Some(code) if TOO_LARGE.contains(&code) => PublishError::Permanent(error.into()),
+            // The error concerns the server and not the effect. The status 503 does not identify
+            // such errors: a full stream has this status, too.
+            Some(
+                ErrorCode::ACCOUNT_RESOURCES_EXCEEDED
+                | ErrorCode::CLUSTER_INCOMPLETE
+                | ErrorCode::CLUSTER_NOT_ACTIVE
+                | ErrorCode::CLUSTER_NOT_ASSIGNED
+                | ErrorCode::CLUSTER_NOT_AVAILABLE
+                | ErrorCode::CLUSTER_NOT_LEADER
+                | ErrorCode::INSUFFICIENT_RESOURCES
+                | ErrorCode::JETSTREAM_NOT_ENABLED
+                | ErrorCode::JETSTREAM_NOT_ENABLED_FOR_ACCOUNT
+                | ErrorCode::MEMORY_RESOURCES_EXCEEDED
+                | ErrorCode::RAFT_GENERAL
+                | ErrorCode::STORAGE_RESOURCES_EXCEEDED,
+            ) => PublishError::Unavailable(error.into()),
+            // The error concerns a stream and not the effect: the stream is full, sealed or
+            // offline.
+            Some(
+                ErrorCode::STREAM_OFFLINE
+                | ErrorCode::STREAM_OFFLINE_REASON
+                | ErrorCode::STREAM_SEALED
+                | ErrorCode::STREAM_STORE_FAILED
+                | ErrorCode::STREAM_TOO_MANY_REQUESTS,
+            ) => PublishError::TopicUnavailable(error.into()),
+            // The error concerns the size of the effect.
+            Some(
+                ErrorCode::STREAM_HEADER_EXCEEDS_MAXIMUM
+                | ErrorCode::STREAM_MESSAGE_EXCEEDS_MAXIMUM,
+            ) => PublishError::Permanent(error.into()),
             Some(_) => PublishError::Rejected(error.into()),
             None => PublishError::Unavailable(error.into()),
         }

@@ -27,7 +27,7 @@ use super::{
     message,
     receipt::NatsReceipt,
     session::Session,
-    terms::{self, LimitWarning, Terms},
+    terms::{self, Terms},
 };
 
 /// The time that a request waits at the server, unless the durable consumer allows less.
@@ -52,16 +52,22 @@ pub(super) struct Pulling {
 }
 
 impl Pulling {
-    pub(super) async fn start(
-        session: &Arc<Session>,
-        limit_warning: &mut LimitWarning,
-    ) -> Result<Self, TransportError> {
-        let (consumer, terms) = terms::consumer(
-            &session.unsettled.link.context,
-            &session.unsettled.subscription,
-        )
-        .await?;
-        limit_warning.give_once(&terms, &session.unsettled.subscription);
+    pub(super) async fn start(session: &Arc<Session>) -> Result<Self, TransportError> {
+        let subscription = &session.unsettled.subscription;
+        let (consumer, terms) =
+            terms::consumer(&session.unsettled.link.context, subscription).await?;
+        if let Some(max_deliver) = terms.max_deliver {
+            session.limit_warning.call_once(|| {
+                tracing::warn!(
+                    stream = subscription.stream,
+                    consumer = subscription.consumer,
+                    max_deliver,
+                    "the durable consumer has a max_deliver: after this number of deliveries NATS \
+                     does not redeliver a message, and keeps no dead letter; a process that dies \
+                     uses up one delivery of each message that it holds"
+                );
+            });
+        }
         let stop = CancellationToken::new();
         let pull = Pull {
             consumer,
@@ -104,31 +110,23 @@ struct Inbox {
     asked: usize,
 }
 
-/// The reason for which the task gives up an inbox.
-enum Left {
-    /// The task is stopped.
-    Stopped,
-    /// The request is lost. The task continues with a new inbox.
-    Lost,
-}
-
 impl Pull {
     /// Fetches messages until the task is stopped or fails.
     async fn run(self) {
-        loop {
-            match self.fetch().await {
-                Ok(Left::Lost) => {}
-                Ok(Left::Stopped) => return self.sweep().await,
-                Err(error) => return self.session.prefetched.end(error),
+        while !self.stop.is_cancelled() {
+            if let Err(error) = self.fetch().await {
+                return self.session.prefetched.end(error);
             }
         }
+        self.sweep().await;
     }
 
-    async fn fetch(&self) -> Result<Left, TransportError> {
+    /// Fetches messages into a new inbox until the task is stopped or the request is lost.
+    async fn fetch(&self) -> Result<(), TransportError> {
         let mut inbox = self.inbox().await?;
-        let left = self.receive(&mut inbox).await;
+        let received = self.receive(&mut inbox).await;
         self.leave(inbox).await;
-        left
+        received
     }
 
     async fn inbox(&self) -> Result<Inbox, TransportError> {
@@ -172,14 +170,10 @@ impl Pull {
             self.leave(inbox).await;
             Ok::<_, TransportError>(())
         };
-        match timeout(LAST_MESSAGES, swept).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::debug!(error, "cannot end an open request: it will expire"),
-            Err(_) => tracing::debug!("cannot end an open request: it will expire"),
-        }
+        briefly(swept, "cannot end an open request: it will expire").await;
     }
 
-    async fn receive(&self, inbox: &mut Inbox) -> Result<Left, TransportError> {
+    async fn receive(&self, inbox: &mut Inbox) -> Result<(), TransportError> {
         let heartbeat = self.heartbeat();
         let mut silent = None;
         loop {
@@ -195,8 +189,8 @@ impl Pull {
             }
             select! {
                 biased;
-                () = self.stop.cancelled() => return Ok(Left::Stopped),
-                () = self.session.unsettled.link.lost(inbox.losses) => return Ok(Left::Lost),
+                () = self.stop.cancelled() => return Ok(()),
+                () = self.session.unsettled.link.lost(inbox.losses) => return Ok(()),
                 arrived = inbox.subscriber.next() => {
                     self.take(inbox, arrived.ok_or("the connection is closed")?)?;
                     silent = silent.map(|_| Instant::now() + SILENCE * heartbeat);
@@ -208,7 +202,7 @@ impl Pull {
                     if self.session.unsettled.link.context.client().connection_state()
                         == Connection::Connected
                     {
-                        return Ok(Left::Lost);
+                        return Ok(());
                     }
                     silent = Some(Instant::now() + SILENCE * heartbeat);
                 }
@@ -288,14 +282,16 @@ impl Pull {
             }
             Ok::<_, TransportError>(())
         };
-        match timeout(LAST_MESSAGES, last_messages).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => {
-                tracing::debug!(%error, "the server redelivers the last messages of a subscription")
-            }
-            Err(_) => tracing::debug!(
-                "a subscription did not end in time: the server redelivers its last messages"
-            ),
-        }
+        let failure = "the server redelivers the last messages of a subscription";
+        briefly(last_messages, failure).await;
+    }
+}
+
+/// Does the last work of a subscription, and waits at most [`LAST_MESSAGES`] for it. `failure` is
+/// logged if the work fails or takes longer.
+async fn briefly(work: impl Future<Output = Result<(), TransportError>>, failure: &str) {
+    let done = timeout(LAST_MESSAGES, work).await;
+    if let Err(error) = done.unwrap_or_else(|elapsed| Err(elapsed.into())) {
+        tracing::debug!(%error, "{failure}");
     }
 }

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use idem_runtime::{
     Delivery, Message, Receipt, Settlement,
+    consumer::NearLimit,
     transport::{
         TransportError,
         withheld::{Withheld, Withhold},
@@ -266,24 +267,17 @@ impl Receipt for NatsReceipt {
         self.unsettled.subscription.dead_letter.is_some()
     }
 
-    fn is_near_limit(&self) -> bool {
-        self.is_near_limit
-    }
-
-    /// Returns false for a last delivery. If this process ended, the message would be lost, so the
-    /// consumer must keep it in the database.
-    fn is_safe_to_release(&self) -> bool {
-        // A return does nothing if the message has been redelivered in the meantime.
-        !self.is_usable() || self.is_limited && !self.is_last && self.unsettled.withheld.is_open()
-    }
-
-    fn withholds_near_limit(&self) -> bool {
-        true
-    }
-
-    /// The source returns the message before the last delivery when it is closed.
-    fn is_handed_over_at_close(&self) -> bool {
-        self.is_last
+    fn near_limit(&self) -> Option<NearLimit> {
+        self.is_near_limit.then(|| NearLimit {
+            // A return does nothing if the message has been redelivered in the meantime. If this
+            // process ended, the message would be lost at its last delivery, so the consumer must
+            // keep it in the database.
+            is_safe_to_release: !self.is_usable()
+                || self.is_limited && !self.is_last && self.unsettled.withheld.is_open(),
+            is_withheld: true,
+            // When the source is closed, it returns the message before the last delivery.
+            is_handed_over_at_close: self.is_last,
+        })
     }
 }
 

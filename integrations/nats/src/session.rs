@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Once,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -39,6 +39,8 @@ const RETURNED_WITHIN: Duration = Duration::from_secs(3);
 pub(super) struct Session {
     pub(super) unsettled: Arc<Unsettled>,
     pub(super) prefetched: Prefetched,
+    /// Ensures that the warning about a limit of deliveries is logged once.
+    pub(super) limit_warning: Once,
 }
 
 impl Session {
@@ -57,6 +59,7 @@ impl Session {
         Ok(Arc::new(Self {
             unsettled: Arc::new(unsettled),
             prefetched: Prefetched::default(),
+            limit_warning: Once::new(),
         }))
     }
 

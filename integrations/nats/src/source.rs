@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use idem_runtime::{Delivery, Source, consumer::Closed, transport::TransportError};
 
-use super::{NatsConfig, NatsSubscription, pull::Pulling, session::Session, terms::LimitWarning};
+use super::{NatsConfig, NatsSubscription, pull::Pulling, session::Session};
 
 /// A source of messages: one durable pull consumer of a NATS JetStream stream.
 ///
@@ -61,7 +61,6 @@ pub struct NatsSource {
     subscription: Arc<NatsSubscription>,
     session: Option<Arc<Session>>,
     pulling: Option<Pulling>,
-    limit_warning: LimitWarning,
 }
 
 impl NatsSource {
@@ -72,7 +71,6 @@ impl NatsSource {
             subscription: Arc::new(subscription),
             session: None,
             pulling: None,
-            limit_warning: LimitWarning::default(),
         }
     }
 
@@ -85,7 +83,7 @@ impl NatsSource {
                 .insert(Session::connect(&self.config, &self.subscription).await?),
         };
         if self.pulling.is_none() {
-            self.pulling = Some(Pulling::start(session, &mut self.limit_warning).await?);
+            self.pulling = Some(Pulling::start(session).await?);
         }
         Ok(Arc::clone(session))
     }

@@ -22,7 +22,7 @@ pub(super) struct Terms {
     /// The times that the server waits for a settlement, by the number of the delivery. The last
     /// time applies to all further deliveries.
     waits: Vec<Duration>,
-    max_deliver: Option<u32>,
+    pub(super) max_deliver: Option<u32>,
     max_batch: Option<usize>,
     max_expires: Option<Duration>,
 }
@@ -122,30 +122,6 @@ pub(super) async fn consumer(
     }
     let terms = Terms::of(config);
     Ok((consumer, terms))
-}
-
-/// Ensures that the warning about a limit of deliveries is logged once. The warning says that the
-/// server keeps no dead letter at this limit.
-#[derive(Default)]
-pub(super) struct LimitWarning {
-    is_given: bool,
-}
-
-impl LimitWarning {
-    pub(super) fn give_once(&mut self, terms: &Terms, subscription: &NatsSubscription) {
-        let Some(max_deliver) = terms.max_deliver.filter(|_| !self.is_given) else {
-            return;
-        };
-        self.is_given = true;
-        tracing::warn!(
-            stream = subscription.stream,
-            consumer = subscription.consumer,
-            max_deliver,
-            "the durable consumer has a max_deliver: after this number of deliveries NATS does not \
-             redeliver a message, and keeps no dead letter; a process that dies uses up one \
-             delivery of each message that it holds"
-        );
-    }
 }
 
 #[cfg(test)]

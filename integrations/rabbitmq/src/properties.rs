@@ -241,8 +241,6 @@ fn json(value: &AMQPValue) -> Value {
 #[cfg(test)]
 mod tests {
     use lapin::types::FieldArray;
-    use serde_json::json;
-    use uuid::Uuid;
 
     use super::*;
 
@@ -250,54 +248,6 @@ mod tests {
         let mut delivery = Delivery::mock(1, "".into(), "q".into(), redelivered, b"{}".to_vec());
         delivery.properties = properties;
         incoming("q", &mut delivery)
-    }
-
-    #[test]
-    fn effect_round_trips_through_properties() {
-        let mut effect = OutgoingMessage::new(Uuid::from_u128(7), "q", "{}");
-        effect.key = Some("k".into());
-        effect.message_type = Some("placed".into());
-        effect.content_type = Some("application/json".into());
-        effect.traceparent = Some("00-1-2-01".into());
-        effect.source_destination = Some("orders".into());
-        effect.recorded_at = OffsetDateTime::from_unix_timestamp(86_400).unwrap();
-        effect.headers.insert("correlation-id".into(), json!("c"));
-        effect
-            .headers
-            .insert("count".into(), json!({"n": [1, true]}));
-
-        let message = delivered(outgoing(&effect).unwrap(), false);
-        assert_eq!(
-            message.message_id(),
-            Some(Uuid::from_u128(7).to_string().as_str())
-        );
-        assert_eq!(message.correlation_id(), Some("c"));
-        assert_eq!(message.key(), Some("k"));
-        assert_eq!(message.message_type(), Some("placed"));
-        assert_eq!(message.content_type(), Some("application/json"));
-        assert_eq!(message.header("traceparent"), Some("00-1-2-01"));
-        assert_eq!(message.header("idem-source-destination"), Some("orders"));
-        assert_eq!(message.header("count"), Some(r#"{"n":[1,true]}"#));
-        let age = OffsetDateTime::now_utc() - message.sent_at().unwrap();
-        assert!(age.whole_seconds().abs() < 60, "{age}");
-        assert_eq!(
-            message.header("idem-recorded-at"),
-            Some("1970-01-02T00:00:00Z")
-        );
-        assert_eq!(
-            (message.topic(), message.payload().as_ref()),
-            ("q", b"{}".as_slice())
-        );
-    }
-
-    #[test]
-    fn text_that_is_too_long_for_amqp_is_an_error() {
-        let mut effect = OutgoingMessage::new(Uuid::from_u128(7), "q", "{}");
-        effect.headers.insert("n".repeat(256), json!(1));
-        assert!(outgoing(&effect).is_err());
-        effect.headers.clear();
-        effect.message_type = Some("t".repeat(256));
-        assert!(outgoing(&effect).is_err());
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use futures_util::future::BoxFuture;
 use idem_runtime::{
     Message, Receipt, Settlement,
+    consumer::NearLimit,
     transport::{
         TransportError,
         withheld::{Withheld, Withhold},
@@ -165,10 +166,22 @@ impl Receipt for RabbitMqReceipt {
             let Some(acker) = acker else { return Ok(()) };
             match settlement {
                 Settlement::Acknowledge => expect(acker.ack(BasicAckOptions::default()).await),
-                Settlement::Retry { after } => requeue(Requeue::Failed, acker, after, open).await,
                 Settlement::Reject { .. } => reject(&acker, false).await,
+                // A quorum queue of RabbitMQ 4.3 or later counts `basic.reject` but not
+                // `basic.nack`. Before 4.3 it counts both.
+                Settlement::Retry { after } => {
+                    let put_back = async move {
+                        let _open = open;
+                        reject(&acker, true).await
+                    };
+                    later(after, put_back).await
+                }
                 Settlement::Release { after } => {
-                    requeue(Requeue::Released, acker, after, open).await
+                    let put_back = async move {
+                        let _open = open;
+                        release(&acker).await
+                    };
+                    later(after, put_back).await
                 }
             }
         })
@@ -183,17 +196,13 @@ impl Receipt for RabbitMqReceipt {
         self.counts_releases
     }
 
-    fn is_near_limit(&self) -> bool {
-        self.is_near_limit
-    }
-
-    fn is_safe_to_release(&self) -> bool {
+    fn near_limit(&self) -> Option<NearLimit> {
         let is_held = |hold: &Hold| Instant::now() < hold.until && hold.withheld.is_open();
-        self.is_free_to_return() || self.hold.as_ref().is_none_or(is_held)
-    }
-
-    fn withholds_near_limit(&self) -> bool {
-        true
+        self.is_near_limit.then(|| NearLimit {
+            is_safe_to_release: self.is_free_to_return() || self.hold.as_ref().is_none_or(is_held),
+            is_withheld: true,
+            is_handed_over_at_close: true,
+        })
     }
 }
 
@@ -232,29 +241,11 @@ impl Drop for RabbitMqReceipt {
     }
 }
 
-/// The reason for which a message is returned to its queue. A quorum queue of RabbitMQ 4.3 or later
-/// counts `basic.reject` but not `basic.nack`; before 4.3 it counts both.
-#[derive(Clone, Copy, Debug)]
-enum Requeue {
-    Failed,
-    Released,
-}
-
-/// Returns the message to its queue after this time.
-async fn requeue(
-    why: Requeue,
-    acker: Acker,
+/// Returns a message to its queue after this time, with `put_back`.
+async fn later(
     after: Duration,
-    session: Arc<Session>,
+    put_back: impl Future<Output = Result<(), TransportError>> + Send + 'static,
 ) -> Result<(), TransportError> {
-    let put_back = async move {
-        let settled = match why {
-            Requeue::Failed => reject(&acker, true).await,
-            Requeue::Released => release(&acker).await,
-        };
-        drop(session);
-        settled
-    };
     if after.is_zero() {
         return put_back.await;
     }

@@ -15,10 +15,7 @@ pub fn translated(error: sqlx::Error) -> Error {
 }
 
 pub(crate) fn driver_error(error: sqlx::Error) -> DriverError {
-    match ServerError::of(&error) {
-        Some(server) => server.caused_by(error),
-        None => DriverError::of_driver(kind_of(&error), error),
-    }
+    with_source(&error)(error)
 }
 
 /// Returns an error of sqlx inside the error of a library that uses sqlx. `source` is the error of
@@ -26,9 +23,31 @@ pub(crate) fn driver_error(error: sqlx::Error) -> DriverError {
 ///
 /// [`DriverError::of_commit`] makes it the error of a COMMIT.
 pub fn driver_error_in(error: &sqlx::Error, source: impl Into<Cause>) -> DriverError {
-    match ServerError::of(error) {
-        Some(server) => server.caused_by(source),
-        None => DriverError::of_driver(kind_of(error), source),
+    with_source(error)(source)
+}
+
+/// Returns a function that returns this error with a source. The function owns copies of the parts
+/// of the error, because the source can be the error itself.
+fn with_source<S: Into<Cause>>(error: &sqlx::Error) -> impl FnOnce(S) -> DriverError + use<S> {
+    let kind = kind_of(error);
+    let server = error
+        .as_database_error()
+        .and_then(|error| error.try_downcast_ref::<PgDatabaseError>());
+    let server = server.map(|server| {
+        let is_fatal = matches!(server.severity(), PgSeverity::Fatal | PgSeverity::Panic);
+        let hint = server.hint().map(str::to_owned);
+        (
+            server.code().to_owned(),
+            server.message().to_owned(),
+            hint,
+            is_fatal,
+        )
+    });
+    move |source| match server {
+        Some((state, message, hint, is_fatal)) => {
+            DriverError::of_server(&state, &message, hint.as_deref(), is_fatal, source)
+        }
+        None => DriverError::of_driver(kind, source),
     }
 }
 
@@ -39,32 +58,5 @@ fn kind_of(error: &sqlx::Error) -> ErrorKind {
         }
         sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed => ErrorKind::PoolExhausted,
         _ => ErrorKind::Other,
-    }
-}
-
-/// The error that the server has returned.
-struct ServerError {
-    state: String,
-    message: String,
-    hint: Option<String>,
-    is_fatal: bool,
-}
-
-impl ServerError {
-    fn of(error: &sqlx::Error) -> Option<Self> {
-        let server = error
-            .as_database_error()?
-            .try_downcast_ref::<PgDatabaseError>()?;
-        Some(Self {
-            state: server.code().to_owned(),
-            message: server.message().to_owned(),
-            hint: server.hint().map(str::to_owned),
-            is_fatal: matches!(server.severity(), PgSeverity::Fatal | PgSeverity::Panic),
-        })
-    }
-
-    fn caused_by(self, source: impl Into<Cause>) -> DriverError {
-        let hint = self.hint.as_deref();
-        DriverError::of_server(&self.state, &self.message, hint, self.is_fatal, source)
     }
 }

@@ -40,17 +40,16 @@ pub struct Checkout {
 impl Checkout {
     /// Checks out a connection for a short statement.
     pub(crate) async fn take(pool: &Pool) -> Result<Arc<Self>, Error> {
-        Ok(Arc::new(Self {
-            object: Some(connection(pool).await?),
-            is_open: AtomicBool::new(false),
-            has_begun: AtomicBool::new(false),
-            _turn: None,
-        }))
+        Self::with(pool, None).await
     }
 
     /// Checks out a connection for a handler, which may use it for any time.
     pub(crate) async fn for_handler(pool: &Pool, patience: Patience) -> Result<Arc<Self>, Error> {
         let turn = turn(pool, patience).await?;
+        Self::with(pool, turn).await
+    }
+
+    async fn with(pool: &Pool, turn: Option<Turn>) -> Result<Arc<Self>, Error> {
         Ok(Arc::new(Self {
             object: Some(connection(pool).await?),
             is_open: AtomicBool::new(false),

@@ -109,19 +109,19 @@ async fn cancel_when_slow(pool: Option<&Pool>, backend: Backend) {
         return sleep(OPEN).await;
     };
     match timeout(CANCEL_LIMIT, cancel(pool, backend)).await {
-        Ok(End::Statement) => {}
-        Ok(End::Pooler) => {
+        Ok(CancelResult::Statement) => {}
+        Ok(CancelResult::Pooler) => {
             tracing::debug!(
                 "closed a connection to a pooler, without a cancel request: \
                  the server may still execute its last statement"
             );
         }
-        Ok(End::Commit) => {
+        Ok(CancelResult::Commit) => {
             tracing::debug!(
                 "a connection is closed: its last statement may be a commit and is not cancelled"
             );
         }
-        Ok(End::Unknown) | Err(_) => {
+        Ok(CancelResult::Nothing) | Err(_) => {
             tracing::warn!(
                 "a connection is closed, and the server may still execute its last statement"
             );
@@ -129,17 +129,11 @@ async fn cancel_when_slow(pool: Option<&Pool>, backend: Backend) {
     }
 }
 
-/// Why no further attempt is made to cancel the statement.
-enum End {
-    Statement,
-    Commit,
-    Pooler,
-    Unknown,
-}
-
 /// Repeats the attempt to cancel until the backend has ended, or until another attempt would be
-/// useless. The caller drops this future when the last query has ended.
-async fn cancel(pool: &Pool, backend: Backend) -> End {
+/// useless. Returns the result of the attempts together: `Statement` if the backend was found and
+/// has ended, and `Nothing` if it was never found. The caller drops this future when the last query
+/// has ended.
+async fn cancel(pool: &Pool, backend: Backend) -> CancelResult {
     let connection = CANCELLERS.of(pool, |_| Mutex::new(CancelConnection::Unknown));
     let mut first_look = None;
     let mut was_there = false;
@@ -148,11 +142,11 @@ async fn cancel(pool: &Pool, backend: Backend) -> End {
         let looks = first_look.get_or_insert_with(Instant::now).elapsed();
         match result {
             Ok(CancelResult::Statement) => was_there = true,
-            Ok(CancelResult::Commit) if looks > LOOKS => return End::Commit,
+            Ok(CancelResult::Commit) if looks > LOOKS => return CancelResult::Commit,
             Ok(CancelResult::Commit) => was_there = true,
-            Ok(CancelResult::Pooler) => return End::Pooler,
-            Ok(CancelResult::Nothing) if was_there => return End::Statement,
-            Ok(CancelResult::Nothing) if looks > LOOKS => return End::Unknown,
+            Ok(CancelResult::Pooler) => return CancelResult::Pooler,
+            Ok(CancelResult::Nothing) if was_there => return CancelResult::Statement,
+            Ok(CancelResult::Nothing) if looks > LOOKS => return CancelResult::Nothing,
             // The next connection may lead to another server.
             Ok(CancelResult::Nothing) => *connection.lock().await = CancelConnection::Unknown,
             Err(error) => {

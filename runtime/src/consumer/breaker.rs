@@ -8,10 +8,10 @@ use std::{
 
 use tokio::time::Instant;
 
-use crate::backoff::Backoff;
+use crate::backoff::{Backoff, Pauses};
 
-pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// The pauses between two probes.
+pub(super) const PAUSES: Pauses = Pauses::from_millis(100, 5_000);
 
 /// The time between the close of the breaker and the moment when it forgets its failures. By then,
 /// every message that met the failure has been redelivered.
@@ -46,7 +46,7 @@ impl Breaker {
     pub(super) fn closed() -> Self {
         Self(Mutex::new(State {
             due: None,
-            pauses: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE),
+            pauses: PAUSES.start(),
             is_suspended: false,
             is_probed: false,
             closed_at: Instant::now(),
@@ -150,13 +150,13 @@ mod tests {
         let breaker = Breaker::closed();
         let (first, is_new) = breaker.trip();
         assert!(
-            is_new && first >= FIRST_PAUSE && first <= 2 * FIRST_PAUSE,
+            is_new && first >= PAUSES.first && first <= 2 * PAUSES.first,
             "{first:?}"
         );
         let stale = Instant::now();
         breaker.close();
         let (second, is_new) = breaker.trip();
-        assert!(!is_new && second >= 2 * FIRST_PAUSE, "{second:?}");
+        assert!(!is_new && second >= 2 * PAUSES.first, "{second:?}");
         breaker.close();
         assert!(
             !breaker.succeeded(stale),

@@ -2,40 +2,25 @@
 //! message meets such a failure while other messages of its destination succeed, the failure counts
 //! as a failure of that message.
 
-use std::{
-    collections::BTreeMap,
-    sync::atomic::{AtomicBool, Ordering},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use deadpool_postgres::Pool;
 use idem_client::Destination;
-use moka::sync::Cache;
 use tokio::time::{Instant, sleep_until};
 
 use super::{
-    breaker::{Breaker, FIRST_PAUSE},
-    failures::identity,
+    breaker::{Breaker, PAUSES},
+    failures::Failures,
     probe::probe,
     routes::Routes,
     status::Status,
 };
 use crate::{Error, Message, error::causes, telemetry::warn_if_new};
 
-/// The number of messages that are remembered because they met a failure of the environment.
-const SUSPECTS: u64 = 10_000;
-const SUSPECTED_FOR: Duration = Duration::from_secs(3600);
-
 /// The circuit breaker of the database, and a circuit breaker for each destination.
 pub(super) struct Breakers {
     all: Breaker,
     destinations: BTreeMap<Destination, Breaker>,
-    /// For each message that met a failure of the environment: when it first met such a failure, or
-    /// when such a failure was last counted as a failure of the message.
-    suspects: Cache<u64, Instant>,
-    /// Whether any message has met a failure of the environment. Until then, messages are not
-    /// looked up in `suspects`, because hashing a payload takes time.
-    has_suspects: AtomicBool,
     status: Status,
 }
 
@@ -47,11 +32,6 @@ impl Breakers {
         Self {
             all: Breaker::open(),
             destinations: destinations.map(|name| (name, Breaker::closed())).collect(),
-            suspects: Cache::builder()
-                .max_capacity(SUSPECTS)
-                .time_to_idle(SUSPECTED_FOR)
-                .build(),
-            has_suspects: AtomicBool::new(false),
             status,
         }
     }
@@ -59,33 +39,25 @@ impl Breakers {
     // What the result of an attempt changes
 
     /// Decides what caused an error of the environment in an attempt to process a message of this
-    /// destination. Returns the time after which the message may be redelivered; `None` if the message
-    /// itself is the cause.
+    /// destination. Returns the time after which the message may be redelivered; `None` if the
+    /// message itself is the cause.
     ///
-    /// The message is the cause if two kinds of attempts have succeeded since the time in
-    /// `suspects`: an attempt of any route, which shows that the database is available, and an
-    /// attempt that handled a message of the same destination. Only attempts that started after a
-    /// probe closed the breakers count.
+    /// The message is the cause if two kinds of attempts have succeeded since it was suspected: an
+    /// attempt of any route, which shows that the database is available, and an attempt that
+    /// handled a message of the same destination. Only attempts that started after a probe closed
+    /// the breakers count.
     pub(super) fn judge(
         &self,
+        failures: &Failures,
         message: &Message,
         destination: &Destination,
         error: &Error,
     ) -> Option<Duration> {
         let breaker = self.destinations.get(destination)?;
-        self.has_suspects.store(true, Ordering::Relaxed);
-        let identity = identity(message);
-        match self.suspects.get(&identity) {
-            Some(last)
-                if breaker.has_succeeded_since(last) && self.all.has_succeeded_since(last) =>
-            {
-                // After this failure, which the message caused, another message must succeed before
-                // the next failure counts as caused by this message too.
-                self.suspects.insert(identity, Instant::now());
-                return None;
-            }
-            Some(_) => {}
-            None => self.suspects.insert(identity, Instant::now()),
+        let is_cause =
+            |since| breaker.has_succeeded_since(since) && self.all.has_succeeded_since(since);
+        if failures.suspect(message, is_cause) {
+            return None;
         }
         let pause = match error {
             Error::Handler(_) => {
@@ -106,7 +78,7 @@ impl Breakers {
         };
         // Other messages are tried first, because this message waits twice as long as the pause.
         // Their success shows whether this message is the cause.
-        Some(pause.max(FIRST_PAUSE) * 2)
+        Some(pause.max(PAUSES.first) * 2)
     }
 
     /// Opens the breaker of the database. Returns the pause.
@@ -140,13 +112,6 @@ impl Breakers {
         }
     }
 
-    /// Forgets a message that is finished.
-    pub(super) fn forget(&self, message: &Message) {
-        if self.has_suspects.load(Ordering::Relaxed) {
-            self.suspects.invalidate(&identity(message));
-        }
-    }
-
     // Availability
 
     /// Returns true if no message can be tried now: the breaker of the database is open, or the
@@ -163,7 +128,7 @@ impl Breakers {
     /// be tried.
     pub(super) fn pause_of(&self, destination: &Destination) -> Option<Duration> {
         let breaker = self.destinations.get(destination)?;
-        Some(breaker.pause()?.max(FIRST_PAUSE))
+        Some(breaker.pause()?.max(PAUSES.first))
     }
 
     /// Waits until a message can be tried. Cancel safe. Only one worker calls this at a time.
@@ -171,12 +136,12 @@ impl Breakers {
         while self.block_all() {
             let due = self.all.due().or_else(|| self.earliest(Breaker::due));
             sleep_until(due.unwrap_or_else(Instant::now)).await;
-            self.look(pool).await;
+            self.probe_if_due(pool).await;
         }
     }
 
-    /// Returns when to call [`look`](Self::look) again.
-    pub(super) fn next_look(&self) -> Option<Instant> {
+    /// Returns when to call [`probe_if_due`](Self::probe_if_due) again.
+    pub(super) fn next_probe(&self) -> Option<Instant> {
         let quiet = self
             .earliest(Breaker::quiet_at)
             .into_iter()
@@ -185,9 +150,9 @@ impl Breakers {
         self.earliest(Breaker::due).into_iter().chain(quiet).min()
     }
 
-    /// Returns whether it is time to call [`look`](Self::look).
+    /// Returns whether it is time to call [`probe_if_due`](Self::probe_if_due).
     pub(super) fn is_due(&self) -> bool {
-        self.next_look().is_some_and(|due| due <= Instant::now())
+        self.next_probe().is_some_and(|due| due <= Instant::now())
     }
 
     fn earliest(&self, of: impl Fn(&Breaker) -> Option<Instant>) -> Option<Instant> {
@@ -197,7 +162,7 @@ impl Breakers {
     /// Probes the database if the probe of a breaker is due. If the probe succeeds, closes the
     /// breakers that are due. Forgets the failures of breakers that have been closed for long
     /// enough. Cancel safe.
-    pub(super) async fn look(&self, pool: &Pool) {
+    pub(super) async fn probe_if_due(&self, pool: &Pool) {
         let now = Instant::now();
         self.forget_quiet(now);
         let is_due = |breaker: &Breaker| breaker.due().is_some_and(|due| due <= now);

@@ -7,12 +7,13 @@ use tokio::sync::watch;
 
 use super::{
     routes::{RouteAction, Routes},
-    runtime::{self, Runtime},
+    run::{self, Runtime},
     settings::{Batches, Settings},
     status::{ConsumerStatus, Status},
 };
 use crate::{
     Error, Handled, Idem, Message, Source, Tx,
+    backoff::Pauses,
     consumer::{Selector, Summary},
     describe_metrics,
     handler::erase,
@@ -76,8 +77,7 @@ impl<S: Source> Consumer<S> {
                 max_bytes: MAX_BYTES,
                 max_batch_bytes: None,
                 max_deliveries: 10,
-                first_pause: Duration::from_millis(200),
-                longest_pause: Duration::from_secs(30),
+                pauses: Pauses::from_millis(200, 30_000),
                 grace: Duration::from_secs(30),
             },
             status: Status::new(),
@@ -271,8 +271,7 @@ impl<S: Source> Consumer<S> {
     ///
     /// Values below 1 ms count as 1 ms, and values above one day as one day.
     pub fn back_off(mut self, first: Duration, longest: Duration) -> Self {
-        self.settings.first_pause = first;
-        self.settings.longest_pause = longest;
+        self.settings.pauses = Pauses { first, longest };
         self
     }
 
@@ -309,6 +308,6 @@ impl<S: Source> Consumer<S> {
         settings.check()?;
         let runtime = Runtime::new(pool, source, idem, settings, routes, status)?;
         describe_metrics();
-        runtime::run(Arc::new(runtime), shutdown).await
+        run::run(Arc::new(runtime), shutdown).await
     }
 }

@@ -14,17 +14,17 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{Closed, Delivery, Source};
 use crate::{
-    backoff::Backoff,
+    backoff::{Backoff, Pauses},
     inbox::DurableSource,
     panics::unwinding,
     telemetry::{self, warn_if_new},
     transport::TransportError,
 };
 
-/// The first and the longest pause of the source.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
-/// The first and the longest pause while an inbox cannot be read, for example without a grant.
-const INBOX_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// The pauses of the source.
+const PAUSES: Pauses = Pauses::from_millis(100, 5_000);
+/// The pauses while an inbox cannot be read, for example without a grant.
+const INBOX_PAUSES: Pauses = Pauses::from_millis(1_000, 60_000);
 /// The interval at which the inboxes are read, and so the longest delay of a requeued message. Each
 /// read is one short statement for each destination.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -120,11 +120,11 @@ pub(super) struct RetryingSource<S> {
 }
 
 impl<S: Source> RetryingSource<S> {
-    fn new(source: S, inbox_of: Option<Destination>, pauses: (Duration, Duration)) -> Self {
+    fn new(source: S, inbox_of: Option<Destination>, pauses: Pauses) -> Self {
         Self {
             source,
             inbox_of,
-            pauses: Backoff::new(pauses.0, pauses.1),
+            pauses: pauses.start(),
             not_before: None,
             has_ended: false,
             last_error: None,

@@ -14,8 +14,8 @@ use crate::{
 
 /// The longest time that a probe waits for the server when it has a connection.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Replaces `PROBE_TIMEOUT` and `CHECKOUT_TIMEOUT` while the consumer works. It is short, because the
-/// consumer fetches nothing during a probe.
+/// Replaces `PROBE_TIMEOUT` and `CHECKOUT_TIMEOUT` while the consumer works. It is short, because
+/// the consumer fetches nothing during a probe.
 const TIMEOUT_WHILE_WORKING: Duration = Duration::from_secs(1);
 /// The lock timeout, in milliseconds, of the claim. The claim may have to wait for another
 /// transaction that uses the destination for the first time.

@@ -62,12 +62,15 @@ impl QueuedMessage {
 
     /// Returns whether a release uses up one of the last deliveries of the message.
     pub(super) fn costs_delivery_near_limit(&self) -> bool {
-        self.receipt.is_near_limit() && !self.receipt.is_safe_to_release()
+        let near_limit = self.receipt.near_limit();
+        near_limit.is_some_and(|near_limit| !near_limit.is_safe_to_release)
     }
 
     /// Returns whether the broker may delete the message when the message is released.
     pub(super) fn may_end_with_release(&self) -> bool {
-        self.costs_delivery_near_limit() && !self.receipt.withholds_near_limit()
+        let near_limit = self.receipt.near_limit();
+        near_limit
+            .is_some_and(|near_limit| !near_limit.is_safe_to_release && !near_limit.is_withheld)
     }
 
     /// Returns whether a consumer that stops must keep the message: its broker may delete it at its
@@ -76,8 +79,9 @@ impl QueuedMessage {
     pub(super) fn must_be_kept_at_stop(&self) -> bool {
         let blocks_next_delivery = self.message.noted_lease().is_some_and(NotedLease::expires);
         self.may_end_with_release()
-            || self.is_leased() && self.receipt.is_handed_over_at_close()
-            || blocks_next_delivery && self.receipt.is_near_limit()
+            || self.receipt.near_limit().is_some_and(|near_limit| {
+                blocks_next_delivery || self.is_leased() && near_limit.is_handed_over_at_close
+            })
     }
 
     /// Returns whether an attempt was interrupted and its lease has not ended yet.
@@ -90,7 +94,7 @@ impl QueuedMessage {
     /// delivery limit is released without a failure, because its broker might delete it after a
     /// failure. At a release, its source withholds it or its broker does not count the return.
     pub(super) fn given_back(&self) -> Settlement {
-        if self.repeats > 0 && !self.receipt.is_near_limit() {
+        if self.repeats > 0 && self.receipt.near_limit().is_none() {
             Settlement::RETRY
         } else {
             Settlement::RELEASE
@@ -197,7 +201,7 @@ impl Queue {
     // The messages that can be worked on
 
     /// Returns the next message that can be processed now, if it has at most `bytes` bytes. The
-    /// ordering key of this message is busy until [`release`](Self::release). Smaller messages do
+    /// ordering key of this message is busy until [`free_key`](Self::free_key). Smaller messages do
     /// not overtake a message that is too large.
     pub(super) fn take_within(&self, bytes: usize) -> Next {
         let mut state = self.state();
@@ -257,7 +261,7 @@ impl Queue {
     }
 
     /// Makes the next message of this ordering key available.
-    pub(super) fn release(&self, ordering_key: &str) {
+    pub(super) fn free_key(&self, ordering_key: &str) {
         self.state().busy.remove(ordering_key);
     }
 

@@ -1,16 +1,19 @@
 //! Stores rejected messages as dead letters in the database when their broker does not keep them.
 
 use deadpool_postgres::Pool;
-use idem_client::{Destination, MessageId, deadletters::reject, sql::last_value};
+use idem_client::{
+    Destination, MessageId,
+    sql::{ClaimOutcome, last_value},
+};
 
 use crate::{
     Error, Idem, Message,
     connection::{Checkout, STATEMENT, within},
-    dead_letter_headers::dead_letter_of,
+    lease::Burial,
     panics::unwinding,
     policy::Retry,
-    process::{claim::ClaimOutcome, fingerprint},
-    short_transaction::in_retried_transaction,
+    process::fingerprint,
+    short_transaction::again,
 };
 
 /// The id under which a rejected message is kept.
@@ -34,16 +37,13 @@ pub(super) async fn keep(
     kept_as: KeptAs,
     reason: &str,
 ) -> Result<bool, Error> {
-    let kept = dead_letter_of(message);
+    let burial = Burial::of(message, reason);
     let id = match kept_as {
         KeptAs::Itself => own_id(idem, message).await,
         KeptAs::Hash => None,
     };
     let store = async |id: Option<&MessageId>| {
-        in_retried_transaction(pool, Retry::default(), async |client| {
-            reject(&**client, id, destination, &kept, reason).await
-        })
-        .await
+        again(Retry::default(), || burial.reject(id, destination, pool)).await
     };
     let mut is_new = store(id.as_ref()).await?;
     let compares = idem

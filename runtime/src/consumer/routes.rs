@@ -144,7 +144,7 @@ impl Routes {
         let of_inbox: Vec<&Route> = match message.stored() {
             Some(stored) => self
                 .handlers()
-                .filter(|route| route.destination == stored.destination)
+                .filter(|route| route.destination == *stored.held.destination())
                 .collect(),
             None => Vec::new(),
         };

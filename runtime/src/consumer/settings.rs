@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::Error;
+use crate::{Error, backoff::Pauses};
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settings {
@@ -14,8 +14,8 @@ pub(super) struct Settings {
     /// `None` means `max_bytes` divided by `concurrency`.
     pub(super) max_batch_bytes: Option<usize>,
     pub(super) max_deliveries: u32,
-    pub(super) first_pause: Duration,
-    pub(super) longest_pause: Duration,
+    /// The pauses before a failed message is retried.
+    pub(super) pauses: Pauses,
     pub(super) grace: Duration,
 }
 

@@ -6,7 +6,7 @@ use std::{fmt, future::Future};
 use futures_util::{FutureExt, future::BoxFuture};
 use idem_client::Destination;
 
-use super::ended::TransportError;
+use super::summary::TransportError;
 use crate::{Message, Settlement};
 
 /// A stream of deliveries from a broker.
@@ -102,43 +102,11 @@ pub trait Receipt: Send + 'static {
         true
     }
 
-    /// Returns whether the broker has a delivery limit and may delete the message at its next
+    /// Returns a value if the broker has a delivery limit and may delete the message at its next
     /// return. The consumer rejects such a message when it fails, so that it is kept. The default
-    /// is false.
-    fn is_near_limit(&self) -> bool {
-        false
-    }
-
-    /// Returns whether a [release](Settlement::Release) uses up no delivery of the message now,
-    /// because the source withholds the message or the broker does not count the return. The
-    /// consumer calls this when it stops, and for a message [near its limit](Self::is_near_limit)
-    /// that must be redelivered although it did not fail. If this returns true, the consumer
-    /// releases the message; otherwise it rejects the message. The default is false.
-    fn is_safe_to_release(&self) -> bool {
-        false
-    }
-
-    /// Returns whether a released message that is [near its limit](Self::is_near_limit) never
-    /// returns to a place where its broker might delete it: the source redelivers the message
-    /// itself, or [hands it over at its close](Closed::near_limit). The default is false.
-    ///
-    /// If this returns false, the consumer never releases a message near its limit that is not
-    /// [safe to release](Self::is_safe_to_release). The consumer stores the message as a dead
-    /// letter and holds it until that succeeds. A message that can never be stored occupies one
-    /// place of the consumer for as long as the consumer runs. When the consumer stops, it drops
-    /// the receipt of a message that cannot be stored. Dropping the receipt must not return the
-    /// message to the broker.
-    fn withholds_near_limit(&self) -> bool {
-        false
-    }
-
-    /// Returns whether the source [hands over](Closed::near_limit) the message at its close, if the
-    /// message is released now. If a consumer that stops has the token of the message's lease, it
-    /// rejects or stores such a message, because the delivery that is handed over has no token. The
-    /// default is true for a message [near its limit](Self::is_near_limit) that the source
-    /// [withholds](Self::withholds_near_limit).
-    fn is_handed_over_at_close(&self) -> bool {
-        self.is_near_limit() && self.withholds_near_limit()
+    /// is `None`.
+    fn near_limit(&self) -> Option<NearLimit> {
+        None
     }
 
     /// Reports that the message failed with this error. Returns how the message was settled.
@@ -150,6 +118,31 @@ pub trait Receipt: Send + 'static {
         let settled = self.settle(Settlement::RETRY);
         async move { settled.await.map(|()| Settlement::RETRY) }.boxed()
     }
+}
+
+/// What happens to a message [near its delivery limit](Receipt::near_limit) when it is
+/// [released](Settlement::Release).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NearLimit {
+    /// Whether a release uses up no delivery of the message now, because the source withholds the
+    /// message or the broker does not count the return. The consumer then releases the message when
+    /// it stops, or when the message must be redelivered although it did not fail. Otherwise it
+    /// rejects the message.
+    pub is_safe_to_release: bool,
+    /// Whether the released message never returns to a place where its broker might delete it: the
+    /// source redelivers the message itself, or [hands it over at its close](Closed::near_limit).
+    ///
+    /// If this is false, the consumer never releases the message unless it is
+    /// [safe](Self::is_safe_to_release). The consumer stores the message as a dead letter and holds
+    /// it until that succeeds. A message that can never be stored occupies one place of the
+    /// consumer for as long as the consumer runs. When the consumer stops, it drops the receipt of
+    /// a message that cannot be stored. Dropping the receipt must not return the message to the
+    /// broker.
+    pub is_withheld: bool,
+    /// Whether the source [hands over](Closed::near_limit) the message at its close, if the message
+    /// is released now. If a consumer that stops has the token of the message's lease, it rejects
+    /// or stores such a message, because the delivery that is handed over has no token.
+    pub is_handed_over_at_close: bool,
 }
 
 /// A message and its receipt.

@@ -1,4 +1,4 @@
-//! The counts of what a consumer has done.
+//! What a consumer has done, and the error of a consumer that ended without a requested shutdown.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -28,6 +28,22 @@ pub struct Summary {
     /// duplicates if they were handled. There is one exception: a message near its delivery limit
     /// that could not be kept when the consumer stopped may not be redelivered.
     pub failed_settlements: u64,
+}
+
+/// An error of a broker, or of the connection to it.
+pub type TransportError = Box<dyn std::error::Error + Send + Sync>;
+
+/// The source of a [`Consumer`](crate::Consumer) delivers no more messages. All messages that the
+/// source had delivered are settled.
+#[derive(Debug, thiserror::Error)]
+#[error("the source ended without a requested shutdown")]
+#[non_exhaustive]
+pub struct SourceEnded {
+    /// What the consumer did until the source ended.
+    pub summary: Summary,
+    /// The last error of the source, if no delivery followed it.
+    #[source]
+    pub error: Option<TransportError>,
 }
 
 /// The result of a message.

@@ -3,11 +3,7 @@
 use std::time::Duration;
 
 use super::{rejections::KeptAs, summary::DeliveryOutcome};
-use crate::{Error, Processed, Settlement};
-
-/// The pause after a lost lease. If another process has a new lease by then, the next attempt
-/// returns how long that lease lasts.
-const AFTER_A_LOSS: Duration = Duration::from_millis(100);
+use crate::{Error, Processed, Settlement, settlement::HELD_ELSEWHERE_PAUSE};
 
 #[derive(Debug)]
 pub(super) enum Verdict {
@@ -32,8 +28,10 @@ impl Verdict {
             Ok(processed) => Self::of_processed(&processed),
             // The database has counted the failure and scheduled the retry.
             Err(Error::Attempt { retry_after, .. }) => Self::Again { after: retry_after },
+            // If another process has a new lease by then, the next attempt returns how long that
+            // lease lasts.
             Err(Error::LeaseLost) => Self::Again {
-                after: AFTER_A_LOSS,
+                after: HELD_ELSEWHERE_PAUSE,
             },
             Err(error) => match error.settlement() {
                 Settlement::Reject { reason } => Self::Rejected {

@@ -1,7 +1,7 @@
 //! The statements that a `DurableSource` executes. Each statement is short and uses its own
 //! connection of the pool.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use deadpool_postgres::Pool;
 use idem_client::inbox::{Received, next, next_wait};
@@ -102,8 +102,7 @@ impl InboxClient {
 
     /// Turns the lease of a processed message into a claim, and deletes the pending row. The
     /// receipt calls this function only if it knows of no claim of the message.
-    pub(super) async fn complete(&self, id: &MessageId, token: i64) -> Result<(), Error> {
-        let held = self.held(id, token);
+    pub(super) async fn complete(&self, held: &Held) -> Result<(), Error> {
         on_connection(&self.pool, self.lease, async |client| {
             held.complete(&**client, &[]).await.map(drop)
         })
@@ -115,29 +114,14 @@ impl InboxClient {
     /// message is now a dead letter.
     pub(super) async fn release(
         &self,
-        id: &MessageId,
-        token: i64,
+        held: &Held,
         error: Option<&str>,
         is_final: bool,
     ) -> Result<Option<Duration>, Error> {
-        let held = self.held(id, token);
         on_connection(&self.pool, self.lease, async |client| match error {
             Some(error) => held.release(&**client, error, is_final).await,
             None => held.give_back(&**client).await.map(|()| None),
         })
         .await
-    }
-
-    /// Returns the lease that the token proves. The caller does not use its attempt and its end.
-    fn held(&self, id: &MessageId, token: i64) -> Held {
-        Held::new(
-            id,
-            &self.destination,
-            token,
-            1,
-            None,
-            self.lease,
-            Instant::now(),
-        )
     }
 }

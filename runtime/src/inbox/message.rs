@@ -1,6 +1,6 @@
 //! Converts messages of the inbox to messages of a consumer, and back.
 
-use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use idem_client::{
     Destination,
@@ -10,10 +10,10 @@ use serde_json::Value;
 
 use crate::{
     Message,
-    dead_letter_headers::place,
+    dead_letter::coordinates_of,
     stored::Stored,
     transport::headers::{
-        self, CORRELATION_ID, MESSAGE_ID, SOURCE_PLACE, SOURCE_TOPIC, TRACEPARENT,
+        self, CORRELATION_ID, MESSAGE_ID, SOURCE_COORDINATES, SOURCE_TOPIC, TRACEPARENT,
     },
 };
 
@@ -25,22 +25,20 @@ impl Message {
     /// handler. The topic of a message that was rejected and requeued is the topic that it was
     /// delivered from; the topic of any other message is the destination.
     pub fn of_inbox(received: &Received, destination: &Destination) -> Self {
-        let stored = Stored {
-            id: received.id.clone(),
-            destination: destination.clone(),
-            was_unrouted: false,
-            token: received.token,
-            lease: None,
-            last_error: received.last_error.clone(),
-            is_claimed: Arc::default(),
-            is_in_handler: Arc::default(),
-        };
+        let held = received.held(destination, Duration::ZERO, Instant::now());
+        Self::leased(received, Stored::new(held, false))
+    }
+
+    /// Converts a message that the inbox has leased. If it matched no route when it was received,
+    /// the result is the message that its broker delivered, so that the policy reads its id again.
+    pub(super) fn leased(received: &Received, stored: Stored) -> Self {
+        let (destination, was_unrouted) = (stored.held.destination().clone(), stored.was_unrouted);
         let header = |name: &str| received.headers.get(name).and_then(Value::as_str);
         let mut message = Self::new(
             header(SOURCE_TOPIC).unwrap_or(destination.as_str()),
             received.payload.0.clone(),
         )
-        .with_destination(destination.clone())
+        .with_destination(destination)
         .with_message_id(received.id.to_string())
         .with_content_type(received.content_type.as_str())
         .with_deliveries(u32::try_from(received.attempt).unwrap_or(1))
@@ -51,7 +49,7 @@ impl Message {
         if let Some(traceparent) = &received.traceparent {
             message = message.with_header(TRACEPARENT, traceparent);
         }
-        if let Some(at) = header(SOURCE_PLACE).and_then(place) {
+        if let Some(at) = header(SOURCE_COORDINATES).and_then(coordinates_of) {
             message = message.with_coordinates(at);
         }
         if let Some(id) = header(CORRELATION_ID) {
@@ -63,30 +61,12 @@ impl Message {
         if let Some(message_type) = &received.message_type {
             message = message.with_type(message_type);
         }
-        message
-    }
-
-    /// Converts a message that matched no route when it was received. The result is the message
-    /// that its broker delivered, so that the policy reads its id again.
-    pub(super) fn of_unrouted(received: &Received, inbox: &Destination) -> Self {
-        let message = Self::of_inbox(received, inbox);
+        if !was_unrouted {
+            return message;
+        }
         let id = message.header(MESSAGE_ID).map(str::to_owned);
         message.without_identity(id)
     }
-}
-
-/// Returns the number of bytes of the payload and of the names and values of the headers.
-pub(super) fn size_of(received: &Received) -> usize {
-    let size = |value: &Value| {
-        value
-            .as_str()
-            .map_or_else(|| value.to_string().len(), str::len)
-    };
-    let headers = received
-        .headers
-        .iter()
-        .map(|(name, value)| name.len() + size(value));
-    received.payload.len() + headers.sum::<usize>()
 }
 
 /// Copies everything that the broker delivered except the id, which becomes the identity of the

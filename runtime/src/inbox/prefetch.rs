@@ -9,8 +9,7 @@ use std::{
     time::Duration,
 };
 
-use idem_client::MessageId;
-use idem_client::inbox::Received;
+use idem_client::{MessageId, inbox::Received, lease::Held};
 use tokio::{
     select,
     sync::Notify,
@@ -18,13 +17,16 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{client::InboxClient, message::size_of};
-use crate::{Error, backoff::Backoff};
+use super::client::InboxClient;
+use crate::{
+    Error, Message,
+    backoff::{Backoff, Pauses},
+    stored::Stored,
+};
 
-/// The shortest and the longest pause before the next fetch, when `idem_next_wait` reported a
-/// message but `idem_next` returned none.
-const EMPTY_FETCH_BACKOFF: (Duration, Duration) =
-    (Duration::from_millis(2), Duration::from_millis(100));
+/// The pauses before the next fetch, when `idem_next_wait` reported a message but `idem_next`
+/// returned none.
+const AFTER_EMPTY_FETCH: Pauses = Pauses::from_millis(2, 100);
 
 pub(super) struct Prefetch {
     pub(super) inbox: InboxClient,
@@ -42,10 +44,23 @@ pub(super) struct Prefetch {
     pub(super) later: TaskTracker,
 }
 
+/// A message that was fetched and not delivered yet.
+pub(super) struct Fetched {
+    pub(super) message: Message,
+    pub(super) stored: Stored,
+    /// Whether its previous lease has expired, so that it may have crashed its consumer.
+    is_suspect: bool,
+}
+
+impl Fetched {
+    fn lease(&self) -> Lease {
+        lease_of(&self.stored.held)
+    }
+}
+
 #[derive(Default)]
 struct State {
-    /// Messages that were fetched and not delivered yet.
-    waiting: VecDeque<Received>,
+    waiting: VecDeque<Fetched>,
     waiting_bytes: usize,
     /// When each lease was last renewed.
     leases: HashMap<Lease, Instant>,
@@ -55,15 +70,15 @@ struct State {
 }
 
 impl State {
-    fn push(&mut self, received: Received) {
-        self.waiting_bytes += size_of(&received);
-        self.waiting.push_back(received);
+    fn push(&mut self, fetched: Fetched) {
+        self.waiting_bytes += fetched.message.size();
+        self.waiting.push_back(fetched);
     }
 
-    fn pop(&mut self) -> Option<Received> {
-        let received = self.waiting.pop_front()?;
-        self.waiting_bytes -= size_of(&received);
-        Some(received)
+    fn pop(&mut self) -> Option<Fetched> {
+        let fetched = self.waiting.pop_front()?;
+        self.waiting_bytes -= fetched.message.size();
+        Some(fetched)
     }
 
     /// Returns the number of messages that are delivered and not settled.
@@ -71,7 +86,7 @@ impl State {
         let waiting = self
             .waiting
             .iter()
-            .filter(|received| self.leases.contains_key(&lease_of(received)));
+            .filter(|fetched| self.leases.contains_key(&fetched.lease()));
         self.leases.len() - waiting.count()
     }
 }
@@ -79,8 +94,8 @@ impl State {
 /// A lease: token and message id. All messages of one fetch have the same token.
 pub(super) type Lease = (i64, MessageId);
 
-fn lease_of(received: &Received) -> Lease {
-    (received.token, received.id.clone())
+fn lease_of(held: &Held) -> Lease {
+    (held.token(), held.id().clone())
 }
 
 impl Prefetch {
@@ -104,24 +119,24 @@ impl Prefetch {
     /// Returns the next message to deliver. Returns `None` if there is none, or if it must wait
     /// because a suspect is processed alone. Drops prefetched messages that have lost their lease,
     /// because another process may hold them.
-    pub(super) fn take(&self) -> Option<Received> {
+    pub(super) fn take(&self) -> Option<Fetched> {
         let mut state = self.state();
         while let Some(lost) = state
             .waiting
             .front()
-            .map(lease_of)
+            .map(Fetched::lease)
             .filter(|lease| !state.leases.contains_key(lease))
         {
             tracing::debug!(token = lost.0, "the lease of a prefetched message is lost");
             state.pop();
         }
-        let is_suspect = state.waiting.front()?.lease_expired;
+        let is_suspect = state.waiting.front()?.is_suspect;
         if self.is_one_alone(&state) || is_suspect && state.in_hand() > 0 {
             return None;
         }
-        let received = state.pop()?;
-        state.alone = is_suspect.then(|| (lease_of(&received), Instant::now()));
-        Some(received)
+        let fetched = state.pop()?;
+        state.alone = is_suspect.then(|| (fetched.lease(), Instant::now()));
+        Some(fetched)
     }
 
     /// Returns whether a suspect is being processed alone. A message that crashes its consumer
@@ -133,17 +148,18 @@ impl Prefetch {
     /// Returns whether more messages should be fetched.
     pub(super) fn wants(&self) -> bool {
         let state = self.state();
-        let has_suspect = state.waiting.iter().any(|received| received.lease_expired);
+        let has_suspect = state.waiting.iter().any(|fetched| fetched.is_suspect);
         let is_low = state.waiting.len() <= usize::try_from(self.inbox.batch / 2).unwrap_or(0);
         let has_room = state.waiting_bytes <= self.inbox.max_bytes / 2;
         !self.is_one_alone(&state) && !has_suspect && is_low && has_room
     }
 
     /// Stops the renewal of a lease: its message is settled, or its receipt was dropped.
-    pub(super) fn forget(&self, lease: &Lease) {
+    pub(super) fn forget(&self, held: &Held) {
+        let lease = lease_of(held);
         let mut state = self.state();
-        state.leases.remove(lease);
-        if state.alone.take_if(|(alone, _)| alone == lease).is_some() || state.in_hand() == 0 {
+        state.leases.remove(&lease);
+        if state.alone.take_if(|(alone, _)| *alone == lease).is_some() || state.in_hand() == 0 {
             // The next message may have waited until this message ended.
             self.arrived.notify_one();
         }
@@ -155,7 +171,7 @@ impl Prefetch {
     /// This runs in a task of its own, so that no message is lost when the consumer drops the
     /// future of `next` during a fetch.
     pub(super) async fn fill(self: Arc<Self>) -> Result<(), Error> {
-        let mut backoff = Backoff::new(EMPTY_FETCH_BACKOFF.0, EMPTY_FETCH_BACKOFF.1);
+        let mut backoff = AFTER_EMPTY_FETCH.start();
         loop {
             select! {
                 () = self.is_closed.cancelled() => return Ok(()),
@@ -181,17 +197,21 @@ impl Prefetch {
         // received yet, and they would have to wait until their lease expires.
         let requested_at = Instant::now();
         let (at_most, max_bytes) = self.fetch_limits();
-        let mut received = self.inbox.next(at_most, max_bytes).await?;
+        let received = self.inbox.next(at_most, max_bytes).await?;
         let is_some = !received.is_empty();
         let suspect = received.iter().position(|received| received.lease_expired);
+        let mut fetched: Vec<_> = received
+            .iter()
+            .map(|received| self.fetched(received, requested_at))
+            .collect();
         self.last_fetch_had_suspect
             .store(suspect.is_some(), Ordering::Relaxed);
         // Do not prefetch messages behind a suspect. If the suspect crashes this process, the crash
         // would count against those messages too.
         let behind = suspect
-            .map(|at| received.split_off(at + 1))
+            .map(|at| fetched.split_off(at + 1))
             .unwrap_or_default();
-        self.put(received, requested_at);
+        self.put(fetched, requested_at);
         // Deliver the fetched messages first. Releasing the messages behind the suspect takes time.
         self.arrived.notify_one();
         self.release_all(behind).await;
@@ -199,6 +219,17 @@ impl Prefetch {
             self.clear(Duration::ZERO).await;
         }
         Ok(is_some)
+    }
+
+    fn fetched(&self, received: &Received, requested_at: Instant) -> Fetched {
+        let inbox = &self.inbox;
+        let held = received.held(&inbox.destination, inbox.lease, requested_at.into_std());
+        let stored = Stored::new(held, inbox.is_unrouted);
+        Fetched {
+            message: Message::leased(received, stored.clone()),
+            stored,
+            is_suspect: received.lease_expired,
+        }
     }
 
     /// Returns the largest number of messages and of bytes to fetch.
@@ -227,11 +258,11 @@ impl Prefetch {
         Ok(())
     }
 
-    fn put(&self, received: Vec<Received>, requested_at: Instant) {
+    fn put(&self, fetched: Vec<Fetched>, requested_at: Instant) {
         let mut state = self.state();
-        for received in received {
-            state.leases.insert(lease_of(&received), requested_at);
-            state.push(received);
+        for fetched in fetched {
+            state.leases.insert(fetched.lease(), requested_at);
+            state.push(fetched);
         }
     }
 
@@ -242,14 +273,11 @@ impl Prefetch {
         self.release_all(self.take_stale(waited)).await
     }
 
-    async fn release_all(&self, received: Vec<Received>) -> u64 {
+    async fn release_all(&self, fetched: Vec<Fetched>) -> u64 {
         let mut released = 0;
-        for received in received {
-            match self
-                .inbox
-                .release(&received.id, received.token, None, false)
-                .await
-            {
+        for fetched in fetched {
+            let held = &fetched.stored.held;
+            match self.inbox.release(held, None, false).await {
                 Ok(_) => released += 1,
                 Err(error) => {
                     tracing::debug!(%error, "cannot release a prefetched message")
@@ -259,7 +287,7 @@ impl Prefetch {
         released
     }
 
-    fn take_stale(&self, waited: Duration) -> Vec<Received> {
+    fn take_stale(&self, waited: Duration) -> Vec<Fetched> {
         let mut state = self.state();
         let State {
             waiting,
@@ -267,22 +295,22 @@ impl Prefetch {
             leases,
             ..
         } = &mut *state;
-        let is_stale = |received: &Received| {
+        let is_stale = |fetched: &Fetched| {
             leases
-                .get(&lease_of(received))
+                .get(&fetched.lease())
                 .is_none_or(|requested_at| requested_at.elapsed() >= waited)
         };
         let (stale, fresh) = waiting.drain(..).partition(is_stale);
         *waiting = fresh;
-        *waiting_bytes = waiting.iter().map(size_of).sum();
-        for received in &stale {
-            leases.remove(&lease_of(received));
+        *waiting_bytes = waiting.iter().map(|fetched| fetched.message.size()).sum();
+        for fetched in &stale {
+            leases.remove(&fetched.lease());
         }
         Vec::from(stale)
     }
 
     /// Renews the leases until the source is closed and all messages are settled.
-    pub(super) async fn keep(self: Arc<Self>) {
+    pub(super) async fn renew(self: Arc<Self>) {
         let lease = self.inbox.lease;
         let interval = (lease / 6).max(Duration::from_millis(10));
         loop {

@@ -25,23 +25,13 @@ impl InboxReceipt {
         if self.stored.is_claimed() {
             return Ok(());
         }
-        unless_ended(
-            self.prefetch
-                .inbox
-                .complete(&self.stored.id, self.stored.token)
-                .await,
-        )
-        .map(drop)
+        unless_ended(self.prefetch.inbox.complete(&self.stored.held).await).map(drop)
     }
 
     async fn release(&self, error: Option<&str>, is_final: bool) -> Result<Settlement, Error> {
-        let Stored { id, token, .. } = &self.stored;
-        let retry_after = unless_ended(
-            self.prefetch
-                .inbox
-                .release(id, *token, error, is_final)
-                .await,
-        )?;
+        let inbox = &self.prefetch.inbox;
+        let released = inbox.release(&self.stored.held, error, is_final).await;
+        let retry_after = unless_ended(released)?;
         Ok(match (retry_after, error) {
             (Some(Some(after)), _) => Settlement::Retry { after },
             (Some(None), Some(error)) => Settlement::reject(error),
@@ -120,7 +110,6 @@ impl Receipt for InboxReceipt {
 
 impl Drop for InboxReceipt {
     fn drop(&mut self) {
-        self.prefetch
-            .forget(&(self.stored.token, self.stored.id.clone()));
+        self.prefetch.forget(&self.stored.held);
     }
 }

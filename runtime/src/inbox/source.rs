@@ -3,12 +3,16 @@
 use std::{sync::Arc, time::Duration};
 
 use deadpool_postgres::Pool;
-use idem_client::{Destination, inbox::Received};
+use idem_client::Destination;
 use tokio::{runtime::Handle, select, task::JoinHandle};
 
-use super::{client::InboxClient, prefetch::Prefetch, receipt::InboxReceipt};
+use super::{
+    client::InboxClient,
+    prefetch::{Fetched, Prefetch},
+    receipt::InboxReceipt,
+};
 use crate::{
-    Delivery, Error, Message, Source,
+    Delivery, Error, Source,
     consumer::Closed,
     policy::{LONGEST_LEASE, SHORTEST_LEASE},
     transport::TransportError,
@@ -48,15 +52,15 @@ const MAX_BYTES: usize = 16 * 1024 * 1024;
 ///
 /// The database counts failures, schedules the retries, and moves messages that failed too often to
 /// the dead letters: see `idem_configure_retries`. The consumer's `max_deliveries` and `back_off`
-/// do not apply. When a process crashes while it handles a message, the attempt counts as failed: the
-/// message is redelivered after its lease has expired, and is then handled alone. The leases of
+/// do not apply. When a process crashes while it handles a message, the attempt counts as failed:
+/// the message is redelivered after its lease has expired, and is then handled alone. The leases of
 /// waiting and running messages are renewed.
 ///
 /// The source uses up to two connections of the pool besides the connections of the handlers.
 pub struct DurableSource {
     prefetch: Arc<Prefetch>,
     /// Whether the task that renews the leases has been started.
-    is_kept: bool,
+    is_renewing: bool,
     fetching: Option<JoinHandle<Result<(), Error>>>,
 }
 
@@ -92,7 +96,7 @@ impl DurableSource {
     fn over(inbox: InboxClient) -> Self {
         Self {
             prefetch: Arc::new(Prefetch::new(inbox)),
-            is_kept: false,
+            is_renewing: false,
             fetching: None,
         }
     }
@@ -134,27 +138,19 @@ impl DurableSource {
         self.with(|inbox| inbox.lease = lease.clamp(SHORTEST_LEASE, LONGEST_LEASE))
     }
 
-    fn deliver(&self, received: &Received) -> Result<Delivery, TransportError> {
-        let inbox = &self.prefetch.inbox;
-        let message = if inbox.is_unrouted {
-            Message::of_unrouted(received, &inbox.destination)
-        } else {
-            Message::of_inbox(received, &inbox.destination)
+    fn deliver(&self, fetched: Fetched) -> Delivery {
+        let receipt = InboxReceipt {
+            prefetch: Arc::clone(&self.prefetch),
+            stored: fetched.stored,
         };
-        let message = message.with_lease(inbox.lease);
-        let stored = message
-            .stored()
-            .cloned()
-            .ok_or("a message of the inbox has no lease")?;
-        let prefetch = Arc::clone(&self.prefetch);
-        Ok(Delivery::new(message, InboxReceipt { prefetch, stored }))
+        Delivery::new(fetched.message, receipt)
     }
 
     /// Starts the tasks that fetch messages and renew leases, unless they run. They run
     /// concurrently with the handlers.
     fn start(&mut self) {
-        if !std::mem::replace(&mut self.is_kept, true) {
-            tokio::spawn(Arc::clone(&self.prefetch).keep());
+        if !std::mem::replace(&mut self.is_renewing, true) {
+            tokio::spawn(Arc::clone(&self.prefetch).renew());
         }
         if self.fetching.is_none() {
             self.fetching = Some(tokio::spawn(Arc::clone(&self.prefetch).fill()));
@@ -166,12 +162,12 @@ impl Source for DurableSource {
     async fn next(&mut self) -> Result<Option<Delivery>, TransportError> {
         while !self.prefetch.is_closed.is_cancelled() {
             self.start();
-            let received = self.prefetch.take();
+            let fetched = self.prefetch.take();
             if self.prefetch.wants() {
                 self.prefetch.wanted.notify_one();
             }
-            if let Some(received) = received {
-                return self.deliver(&received).map(Some);
+            if let Some(fetched) = fetched {
+                return Ok(Some(self.deliver(fetched)));
             }
             let Some(fetching) = &mut self.fetching else {
                 continue;

@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use deadpool_postgres::Pool;
-use idem_client::{Destination, ErrorKind, MessageId, deadletters::reject, lease::Held};
+use idem_client::{ErrorKind, lease::Held};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-use super::noted::Burial;
 use crate::{Error, short_transaction::in_short_transaction};
 
 /// Renews a lease in the background. Dropping the keeper stops the renewal.
@@ -54,45 +53,6 @@ pub(crate) async fn extend_on(held: &Held, pool: &Pool) -> Result<(), Error> {
 /// Releases the lease without a failure, in a transaction of its own.
 pub(crate) async fn give_back_on(held: &Held, pool: &Pool) -> Result<(), Error> {
     in_short_transaction(pool, async |client| held.give_back(&**client).await).await
-}
-
-/// Stores the message as a dead letter, in a transaction of its own.
-pub(crate) async fn bury_on(held: &Held, pool: &Pool, burial: &Burial) -> Result<(), Error> {
-    in_short_transaction(pool, async |client| {
-        held.bury(&**client, &burial.message, &burial.reason).await
-    })
-    .await?;
-    log_dead_letter(held.id(), held.destination(), &burial.reason);
-    Ok(())
-}
-
-/// Stores a message that is not leased as a dead letter. One transaction leases and buries it, so
-/// a caller that is dropped leaves no lease without a known token. Returns false if the message is
-/// a dead letter already or was processed.
-pub(crate) async fn reject_on(
-    id: &MessageId,
-    destination: &Destination,
-    pool: &Pool,
-    burial: &Burial,
-) -> Result<bool, Error> {
-    let is_new = in_short_transaction(pool, async |client| {
-        let Burial { message, reason } = burial;
-        reject(&**client, Some(id), destination, message, reason).await
-    })
-    .await?;
-    if is_new {
-        log_dead_letter(id, destination, &burial.reason);
-    }
-    Ok(is_new)
-}
-
-fn log_dead_letter(id: &MessageId, destination: &Destination, reason: &str) {
-    tracing::warn!(
-        reason,
-        %destination,
-        message_id = %id,
-        "a message is put into the dead letters"
-    );
 }
 
 async fn renew(held: Held, pool: Pool, lost: CancellationToken) {

@@ -10,6 +10,6 @@ mod noted;
 mod work;
 
 pub use keeper::Keeper;
-pub(crate) use keeper::{bury_on, extend_on, give_back_on, reject_on};
+pub(crate) use keeper::{extend_on, give_back_on};
 pub(crate) use noted::{Burial, InterruptedLease, NotedLease};
 pub use work::LeaseContext;

@@ -21,7 +21,7 @@ pub(crate) struct InterruptedLease {
     pub(crate) burial: Burial,
 }
 
-/// The content and the reason of a dead letter.
+/// The content and the reason of a dead letter. `dead_letter.rs` creates and stores it.
 #[derive(Debug)]
 pub(crate) struct Burial {
     pub(crate) message: InboxMessage,

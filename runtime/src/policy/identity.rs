@@ -117,15 +117,7 @@ fn joined<T: AsRef<str>>(parts: impl IntoIterator<Item = T>) -> String {
 
 impl fmt::Debug for IdStrategy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::MessageId => f.write_str("MessageId"),
-            Self::CorrelationId => f.write_str("CorrelationId"),
-            Self::Header(name) => f.debug_tuple("Header").field(name).finish(),
-            Self::Payload(pointer) => f.debug_tuple("Payload").field(pointer).finish(),
-            Self::Coordinates => f.write_str("Coordinates"),
-            Self::Composite(parts) => f.debug_tuple("Composite").field(parts).finish(),
-            Self::Function(_) => f.write_str("Function"),
-        }
+        fmt::Display::fmt(self, f)
     }
 }
 

@@ -147,7 +147,7 @@ pub struct Retry {
 impl Retry {
     /// Returns the back-off between attempts. Half of each delay grows exponentially and the other
     /// half is random, so that two transactions that conflicted are not retried at the same time.
-    pub(crate) fn back_off(&self) -> ExponentialBuilder {
+    pub(crate) fn backoff(&self) -> ExponentialBuilder {
         ExponentialBuilder::new()
             .with_min_delay(self.base / 2)
             .with_max_delay(self.cap / 2)

@@ -14,6 +14,29 @@ pub(crate) enum Pattern {
 }
 
 impl Pattern {
+    /// Returns the name or the prefix.
+    pub(super) fn name(&self) -> &str {
+        match self {
+            Self::Exact(name) | Self::Prefix(name) => name,
+        }
+    }
+
+    /// Returns whether the rule applies to the destination of this name.
+    pub(super) fn takes(&self, name: &str) -> bool {
+        match self {
+            Self::Exact(exact) => name == exact,
+            Self::Prefix(prefix) => name.starts_with(prefix.as_str()),
+        }
+    }
+
+    /// Returns a number that is larger for a more specific pattern.
+    pub(super) fn specificity(&self) -> usize {
+        match self {
+            Self::Prefix(prefix) => prefix.len(),
+            Self::Exact(_) => usize::MAX,
+        }
+    }
+
     pub(super) fn check(&self) -> Result<(), Error> {
         let refuse = |why: &str| Err(Error::Invalid(format!("{self}: {why}")));
         match self {

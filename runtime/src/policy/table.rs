@@ -1,7 +1,7 @@
 //! The table in which the policy of a destination is looked up. The policy of each rule already
 //! includes the less specific rules.
 
-use std::{cmp::Reverse, collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use crate::{
     Error,
@@ -16,9 +16,8 @@ pub(super) type Rule = Arc<dyn Fn(&mut Policy) + Send + Sync>;
 /// with the table.
 #[derive(Debug)]
 pub(crate) struct Table {
-    exact: HashMap<String, Arc<Entry>>,
-    /// The longest prefix comes first.
-    prefixes: Vec<(String, Arc<Entry>)>,
+    /// The most specific rule comes last.
+    rules: Vec<(Pattern, Arc<Entry>)>,
     default: Arc<Entry>,
 }
 
@@ -33,56 +32,33 @@ pub(crate) struct Entry {
 impl Table {
     pub(super) fn new(default: Policy, mut rules: Vec<(Pattern, Rule)>) -> Result<Self, Error> {
         let mut table = Self {
-            exact: HashMap::new(),
-            prefixes: Vec::new(),
+            rules: Vec::with_capacity(rules.len()),
             default: Entry::new("default", default)?,
         };
-        // Add shorter prefixes first and exact names last, because the entry of a rule is built
-        // from the less specific rules in the table.
-        rules.sort_by_key(|(pattern, _)| match pattern {
-            Pattern::Prefix(prefix) => prefix.len(),
-            Pattern::Exact(_) => usize::MAX,
-        });
+        // The entry of a rule is built from the less specific rules, which are in the table before
+        // it.
+        rules.sort_by_key(|(pattern, _)| pattern.specificity());
         for (pattern, rule) in rules {
-            let name = match &pattern {
-                Pattern::Exact(name) | Pattern::Prefix(name) => name,
-            };
-            let mut policy = table.of(name).policy.clone();
+            let mut policy = table.of(pattern.name()).policy.clone();
             rule(&mut policy);
             let entry = Entry::new(&pattern.to_string(), policy)?;
-            match pattern {
-                Pattern::Exact(name) => {
-                    table.exact.insert(name, entry);
-                }
-                Pattern::Prefix(prefix) => {
-                    table.prefixes.push((prefix, entry));
-                    table
-                        .prefixes
-                        .sort_by_key(|(prefix, _)| Reverse(prefix.len()));
-                }
-            }
+            table.rules.push((pattern, entry));
         }
         Ok(table)
     }
 
     pub(crate) fn of(&self, name: &str) -> &Arc<Entry> {
-        let by_prefix = || {
-            self.prefixes
-                .iter()
-                .find(|(prefix, _)| name.starts_with(prefix.as_str()))
-        };
-        match self.exact.get(name) {
-            Some(entry) => entry,
-            None => by_prefix().map_or(&self.default, |(_, entry)| entry),
-        }
+        let mut most_specific_first = self.rules.iter().rev();
+        most_specific_first
+            .find(|(pattern, _)| pattern.takes(name))
+            .map_or(&self.default, |(_, entry)| entry)
     }
 }
 
 impl Default for Table {
     fn default() -> Self {
         Self {
-            exact: HashMap::new(),
-            prefixes: Vec::new(),
+            rules: Vec::new(),
             default: Arc::new(Entry {
                 policy: Policy::default(),
                 memory: None,

@@ -2,10 +2,11 @@
 
 use std::{future::poll_fn, io, net::SocketAddr, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use deadpool_postgres::Connect;
-use futures_util::{FutureExt, future::BoxFuture};
+use futures_util::{FutureExt, future::BoxFuture, stream};
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
+    io::{AsyncRead, AsyncWrite, join, sink},
     net::lookup_host,
     task::JoinHandle,
     time::timeout,
@@ -16,9 +17,10 @@ use tokio_postgres::{
     tls::{MakeTlsConnect, TlsStream},
 };
 use tokio_postgres_rustls::MakeRustlsConnect;
+use tokio_util::io::StreamReader;
 use uuid::Uuid;
 
-use super::{failing::Failing, pooler};
+use super::pooler;
 
 /// The longest time in which a server must accept a connection, unless the connection string sets
 /// another limit.
@@ -142,10 +144,12 @@ where
     (client, tokio::spawn(running))
 }
 
-/// Returns this error as an error of `tokio-postgres`.
+/// Returns this error as an error of `tokio-postgres`, which converts an I/O error into its own
+/// error only if a stream returns it. So it connects over a stream whose read fails with the error.
 async fn fail(kind: io::ErrorKind, text: String) -> Result<Connected, Error> {
+    let error = Err::<Bytes, _>(io::Error::new(kind, text));
+    let failing = join(StreamReader::new(stream::iter([error])), sink());
     let mut config = Config::new();
-    let failing = Failing { kind, text };
     let (client, connection) = config.user("none").connect_raw(failing, NoTls).await?;
     Ok(spawned(client, connection))
 }

@@ -1,7 +1,6 @@
 //! Pools of connections to PostgreSQL, over TLS unless the connection string disables it.
 
 mod connect;
-mod failing;
 mod options;
 mod pooler;
 mod schema;

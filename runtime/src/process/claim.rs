@@ -7,48 +7,8 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use super::task::Task;
 use crate::{Error, Message, policy::Isolation};
 
-/// The result of a claim.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ClaimOutcome {
-    /// This transaction has claimed the message.
-    Claimed,
-    /// The message was processed before.
-    Duplicate,
-    /// Another transaction is claiming the message, or its lease is held.
-    InProgress,
-    /// The message was processed before with another content.
-    Mismatch,
-    /// The message was sent before the start of the retained period.
-    Expired,
-}
-
-impl ClaimOutcome {
-    /// Parses the result of a claim: the text of a boolean, or of an `idem_outcome`.
-    pub(crate) fn parse(value: Option<&str>) -> Result<Self, Error> {
-        match value {
-            Some("t" | "claimed") => Ok(Self::Claimed),
-            Some("f" | "duplicate") => Ok(Self::Duplicate),
-            Some("in_progress") => Ok(Self::InProgress),
-            Some("mismatch") => Ok(Self::Mismatch),
-            Some("expired") => Ok(Self::Expired),
-            other => Err(Error::Unexpected(format!("a claim returned {other:?}"))),
-        }
-    }
-
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Claimed => "claimed",
-            Self::Duplicate => "duplicate",
-            Self::InProgress => "in_progress",
-            Self::Mismatch => "mismatch",
-            Self::Expired => "expired",
-        }
-    }
-}
-
 /// The statement of a prepared claim, with id, destination and [`ClaimOptions`] as its parameters.
-/// It fails outside of a transaction block, and forbids COMMIT. [`ClaimOutcome::parse`] parses the
+/// It fails outside of a transaction block, and forbids COMMIT. `ClaimOutcome::parse` parses the
 /// text in its first column. The column [`CLAIM_PROCESS`] has the process that executes it.
 pub(crate) const CLAIM_IN_BLOCK: &str =
     "SELECT (idem_claim_in_block($1, $2, $3, decode($4, 'hex'), $5)).outcome::text,
@@ -74,7 +34,7 @@ impl ClaimOptions {
     }
 }
 
-/// Returns the SQL text of a claim. [`ClaimOutcome::parse`] parses the first column of its result.
+/// Returns the SQL text of a claim. `ClaimOutcome::parse` parses the first column of its result.
 /// The columns `guard` follow.
 pub(crate) fn claim(task: &Task<'_>, id: &MessageId, guard: &str) -> Result<String, Error> {
     let (id, destination) = (id.literal()?, task.destination.literal()?);

@@ -1,9 +1,9 @@
 //! The outcome of a message that is not processed, because it was processed before or is not
 //! claimed.
 
-use idem_client::{MessageId, effects};
+use idem_client::{MessageId, effects, sql::ClaimOutcome};
 
-use super::{claim::ClaimOutcome, session::Session, task::Task};
+use super::{session::Session, task::Task};
 use crate::{
     Error, Processed,
     policy::OnDuplicate,
@@ -45,7 +45,7 @@ pub(super) async fn not_claimed(
         ClaimOutcome::Expired => Ok(Processed::Expired),
         ClaimOutcome::Claimed | ClaimOutcome::Duplicate => Ok(Processed::Duplicate {
             effects: match task.policy.on_duplicate {
-                OnDuplicate::Effects => session.effects(id, task.destination).await?,
+                OnDuplicate::Effects => effects(session.client(), id, task.destination).await?,
                 _ => Vec::new(),
             },
         }),

@@ -1,10 +1,10 @@
 //! The way of a message in a transaction: BEGIN, claim, handler, effects, COMMIT.
 
 use backon::BackoffBuilder;
+use idem_client::sql::ClaimOutcome;
 use tracing::Instrument;
 
 use super::{
-    claim::ClaimOutcome,
     counting,
     doubt::Doubt,
     duplicate::not_claimed,
@@ -32,7 +32,7 @@ pub(super) async fn attempts(
             doubt.note(&error);
             // Without a claim, another attempt cannot show the result of the commit.
             let is_worth_it = error.is_retryable() && (!doubt.is_open() || task.id.is_some());
-            let pauses = pauses.get_or_insert_with(|| task.policy.retry.back_off().build());
+            let pauses = pauses.get_or_insert_with(|| task.policy.retry.backoff().build());
             let Some(pause) = pauses.next().filter(|_| is_worth_it) else {
                 return Err(doubt.in_place_of(error));
             };

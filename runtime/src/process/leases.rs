@@ -1,10 +1,7 @@
 //! The lease of one message: acquired before the handler runs, and completed, released or buried
 //! after it. Each step is a transaction of its own.
 
-use std::{
-    sync::{Mutex, PoisonError},
-    time::{Duration, Instant},
-};
+use std::sync::{Mutex, PoisonError};
 
 use idem_client::{
     Effect, ErrorKind, MessageId,
@@ -19,14 +16,11 @@ use super::{
 };
 use crate::{
     Error, HandlerError, Processed, Settlement,
-    dead_letter_headers::dead_letter_of,
-    lease::{Burial, InterruptedLease, NotedLease, bury_on, give_back_on, reject_on},
+    lease::{Burial, InterruptedLease, NotedLease, give_back_on},
+    settlement::HELD_ELSEWHERE_PAUSE,
     short_transaction::{again, in_retried_transaction, in_short_transaction},
     telemetry,
 };
-
-/// The time until the next delivery of a message that could not be stored as a dead letter.
-const AFTER_A_CONFLICT: Duration = Duration::from_millis(100);
 
 /// The reason of a dead letter whose attempt a consumer has interrupted.
 const STOPPED: &str = "the consumer stopped while it handled this message, \
@@ -49,30 +43,19 @@ impl<'t> Leases<'t> {
 
     /// Returns the lease under which the durable inbox delivered the message.
     fn stored(&self) -> Option<Held> {
-        let task = &self.task;
-        let stored = task
-            .message
-            .stored()
-            .filter(|stored| stored.destination == *task.destination)?;
-        let attempt = task
-            .message
-            .deliveries()
-            .and_then(|attempt| i32::try_from(attempt).ok());
-        // A renewal for a shorter time would shorten the lease of the source, and the lease could
-        // expire between two renewals of the source.
-        let lease = stored
-            .lease
-            .map_or(task.policy.lease, |lease| lease.max(task.policy.lease));
-        Some(Held::new(
-            self.id,
-            task.destination,
-            stored.token,
-            attempt.unwrap_or(1),
-            stored.last_error.clone(),
-            lease,
-            // The source has renewed the lease until now.
-            Instant::now(),
-        ))
+        let Task {
+            message,
+            destination,
+            policy,
+            ..
+        } = self.task;
+        let held = &message.stored()?.held;
+        if held.destination() != destination {
+            return None;
+        }
+        // The source has renewed the lease until now. A renewal for a shorter time would shorten
+        // the lease of the source, and the lease could expire between two renewals of the source.
+        Some(held.lasting(held.lease().max(policy.lease)))
     }
 
     /// Acquires the lease. If the reply is lost, its token is lost too, and the retry returns
@@ -235,7 +218,7 @@ impl<'t> Leases<'t> {
                     );
                     Err(Error::Attempt {
                         error,
-                        retry_after: AFTER_A_CONFLICT,
+                        retry_after: HELD_ELSEWHERE_PAUSE,
                     })
                 }
                 rejected => rejected,
@@ -252,10 +235,8 @@ impl<'t> Leases<'t> {
 
     async fn bury(&self, held: &Held, reason: &str) -> Result<Processed, Error> {
         self.note_failure(held, reason);
-        let burial = self.burial(reason);
-        let buried = again(self.task.policy.retry, || {
-            bury_on(held, self.task.pool, &burial)
-        });
+        let burial = Burial::of(self.task.message, reason);
+        let buried = again(self.task.policy.retry, || burial.bury(held, self.task.pool));
         buried.await.map_err(lost)?;
         Ok(Processed::Buried {
             reason: reason.into(),
@@ -267,9 +248,9 @@ impl<'t> Leases<'t> {
         let Task {
             pool, destination, ..
         } = self.task;
-        let burial = self.burial(reason);
+        let burial = Burial::of(self.task.message, reason);
         let rejected = again(self.task.policy.retry, || {
-            reject_on(self.id, destination, pool, &burial)
+            burial.bury_unleased(self.id, destination, pool)
         });
         if rejected.await? || !is_claimed(&self.task, self.id).await? {
             return Ok(Processed::Buried {
@@ -277,13 +258,6 @@ impl<'t> Leases<'t> {
             });
         }
         self.duplicate().await
-    }
-
-    fn burial(&self, reason: &str) -> Burial {
-        Burial {
-            message: dead_letter_of(self.task.message),
-            reason: reason.into(),
-        }
     }
 }
 
@@ -308,7 +282,7 @@ impl Leases<'_> {
             noted.set(InterruptedLease {
                 held: held.clone(),
                 is_uncounted,
-                burial: self.burial(reason),
+                burial: Burial::of(self.task.message, reason),
             });
         }
     }

@@ -37,18 +37,19 @@
 //! error of the environment, and a lease expires with its attempt counted. A message without a
 //! claim is not repeated.
 
-use std::future::Future;
+use std::{future::Future, sync::Arc};
 
 use deadpool_postgres::Pool;
+use idem_client::MessageId;
 use tracing::Instrument;
 
 use super::{
-    Idem,
     batch::process_in_groups,
     checked::work_checked,
     doubt::Doubt,
-    prepare::{conclude, prepare},
+    prepare::{conclude, identify, prepare},
     processed::Processed,
+    settings::Settings,
     task::Task,
     tx::Tx,
     under_lease::{process_alone, work_leased},
@@ -56,7 +57,37 @@ use super::{
 };
 use crate::{Error, Handled, Message, lease::LeaseContext, panics::unwinding};
 
+/// Processes messages so that each takes effect once.
+///
+/// Cheap to clone. One value serves a whole application.
+#[derive(Clone, Debug, Default)]
+pub struct Idem {
+    settings: Arc<Settings>,
+}
+
 impl Idem {
+    /// Creates a value with the defaults: claim before the handler, use the sender's message id,
+    /// and acknowledge duplicates silently.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    pub(crate) fn with(settings: Settings) -> Self {
+        Self {
+            settings: Arc::new(settings),
+        }
+    }
+
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Returns the id of a message according to its policy; `None` if it has no id and the policy
+    /// accepts that.
+    pub(crate) fn id_of(&self, message: &Message) -> Result<Option<MessageId>, Error> {
+        identify(&self.settings, message).map(|(_, _, id)| id)
+    }
+
     /// Claims the message, runs `handler`, records the effects that it returns, and commits.
     ///
     /// BEGIN and the claim share one round trip, and so do the recording of the effects and COMMIT.

@@ -133,7 +133,7 @@ pub(super) fn identify(settings: &Settings, message: &Message) -> Result<Identif
     let id = match message.stored() {
         // Keep the id of the stored message. A new id would make it a different message, and the
         // value that the id came from may no longer be available.
-        Some(stored) if !stored.was_unrouted => Some(stored.id.clone()),
+        Some(stored) if !stored.was_unrouted => Some(stored.held.id().clone()),
         _ => id_of(message, &destination, &entry.policy)?,
     };
     Ok((destination, entry, id))

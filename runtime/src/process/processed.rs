@@ -6,7 +6,7 @@ use idem_client::{ErrorKind, RecordedEffect};
 use uuid::Uuid;
 
 use super::environment::caused_by_environment;
-use crate::{Error, Settlement};
+use crate::{Error, Settlement, settlement::HELD_ELSEWHERE_PAUSE};
 
 /// The result of a message.
 pub(crate) type ProcessResult = Result<Processed, Error>;
@@ -79,7 +79,7 @@ impl Processed {
             },
             Self::Stopped { settlement } => settlement.clone(),
             Self::InProgress => Settlement::Release {
-                after: Duration::from_millis(100),
+                after: HELD_ELSEWHERE_PAUSE,
             },
             Self::Mismatch => Settlement::reject("another message was processed under this id"),
             Self::Expired => Settlement::reject("too old to be distinguished from a duplicate"),

@@ -40,7 +40,7 @@ use std::{future::Future, sync::Arc, time::Duration};
 use deadpool_postgres::Pool;
 use futures_util::future::join;
 use idem_client::{
-    Destination, Effect, Error as Call, MessageId, RecordedEffect,
+    Destination, Effect, Error as Call, MessageId,
     lease::Held,
     pipeline::{
         FORBID_COMMIT_COLUMN, Pipelined, allow_and_query, commit_guarded, fire_and_forget,
@@ -48,7 +48,7 @@ use idem_client::{
     },
     preflight::consumer_preflight,
     span,
-    sql::{EFFECTS, RECORD_EFFECTS_BATCH, Send, last_value},
+    sql::{ClaimOutcome, RECORD_EFFECTS_BATCH, Send, last_value},
 };
 use serde_json::value::{RawValue, to_raw_value};
 use tokio::time::timeout;
@@ -61,7 +61,7 @@ use tracing::{Instrument, Span};
 use uuid::Uuid;
 
 use super::{
-    claim::{self, CLAIM_IN_BLOCK, CLAIM_PROCESS, ClaimOptions, ClaimOutcome},
+    claim::{self, CLAIM_IN_BLOCK, CLAIM_PROCESS, ClaimOptions},
     settings::Settings,
     task::Task,
     tx::Tx,
@@ -408,30 +408,6 @@ impl Session {
     /// Returns the connection, for statements of the integration in the transaction.
     pub fn client(&self) -> &tokio_postgres::Client {
         self.checkout.client()
-    }
-
-    /// Returns the effects that the first execution of a message recorded.
-    pub(crate) async fn effects(
-        &self,
-        id: &MessageId,
-        destination: &Destination,
-    ) -> Result<Vec<RecordedEffect>, Error> {
-        let parameters = [id.parameter(), destination.parameter()];
-        let request = self
-            .request(
-                EFFECTS,
-                parameters,
-                span::of_message("effects", id, destination),
-            )
-            .await?;
-        let rows = self
-            .query(&request)
-            .instrument(request.span.clone())
-            .await?;
-        let rows = rows.into_iter().map(idem_client::Row::from);
-        let effects: Result<_, idem_client::Error> =
-            rows.map(|row| RecordedEffect::try_from(&row)).collect();
-        Ok(effects?)
     }
 
     // The end of the transaction.

@@ -42,11 +42,12 @@ const SILENCE: Duration = Duration::from_secs(5);
 
 /// The result of a batch.
 #[derive(Debug)]
-pub(super) enum BatchOutcome {
-    /// Every effect is published or parked, so the batch can be acknowledged.
-    Done { token: i64 },
-    /// The lease has ended, or the relay stops.
-    Unfinished { token: i64 },
+pub(super) struct BatchOutcome {
+    /// The token of the lease.
+    pub(super) token: i64,
+    /// Whether every effect is published or parked, so that the batch can be acknowledged.
+    /// Otherwise the lease has ended, or the relay stops.
+    pub(super) is_done: bool,
 }
 
 /// The state that a partition keeps from batch to batch.
@@ -92,8 +93,8 @@ pub(super) async fn publish<P: Publisher>(
     });
     let lease = context.steps.settings.lease;
     let reporter = &context.steps.reporter;
-    let places = sequences.places();
-    let topics: HashSet<&str> = places.map(|place| &*batch.messages[place].topic).collect();
+    let indexes = sequences.indexes();
+    let topics: HashSet<&str> = indexes.map(|index| &*batch.messages[index].topic).collect();
     reporter.keep_topics(|topic| topics.contains(topic));
     let mut work = BatchInProgress {
         ready: sequences.all().collect(),
@@ -156,13 +157,14 @@ impl<'a, P: Publisher> BatchInProgress<'a, P> {
             self.step();
             let is_over = self.is_lost || Instant::now() >= self.leased_until;
             let is_quiet = self.in_flight == 0 && !self.is_stepping;
-            if is_quiet && self.sequences.is_empty() {
-                return Ok(BatchOutcome::Done { token: self.token });
-            }
+            let outcome = BatchOutcome {
+                token: self.token,
+                is_done: is_quiet && self.sequences.is_empty(),
+            };
             // When the lease has ended or the relay stops, do not wait for effects that are delayed
             // before a retry.
-            if is_quiet && (is_over || stop_at.is_some()) {
-                return Ok(BatchOutcome::Unfinished { token: self.token });
+            if outcome.is_done || is_quiet && (is_over || stop_at.is_some()) {
+                return Ok(outcome);
             }
             select! {
                 Some(event) = self.events.next() => self.take(event)?,
@@ -173,7 +175,7 @@ impl<'a, P: Publisher> BatchInProgress<'a, P> {
                 () = sleep_until(self.silent_since + SILENCE),
                     if self.in_flight > 0 && !self.is_checking => self.check_broker(),
                 () = sleep_until(stop_at.unwrap_or(self.leased_until)), if stop_at.is_some() => {
-                    return Ok(BatchOutcome::Unfinished { token: self.token });
+                    return Ok(outcome);
                 }
             }
         }
@@ -201,10 +203,10 @@ impl<'a, P: Publisher> BatchInProgress<'a, P> {
             let Some(sequence) = self.ready.pop_front() else {
                 return;
             };
-            let Some(place) = self.sequences.next_of(sequence) else {
+            let Some(index) = self.sequences.next_of(sequence) else {
                 continue;
             };
-            if !self.topics.admits(&messages[place].topic, sequence) {
+            if !self.topics.admits(&messages[index].topic, sequence) {
                 continue;
             }
             if self.in_flight == 0 {
@@ -213,8 +215,8 @@ impl<'a, P: Publisher> BatchInProgress<'a, P> {
             self.in_flight += 1;
             let limit = settings.publish_timeout;
             let publish = async move {
-                let publishing = Publishing::begin(&settings.name, &messages[place]);
-                let result = timeout(limit, publisher.publish(&messages[place]));
+                let publishing = Publishing::begin(&settings.name, &messages[index]);
+                let result = timeout(limit, publisher.publish(&messages[index]));
                 let result = result.instrument(publishing.span().clone()).await;
                 let result = result.unwrap_or_else(|_| Err(not_confirmed(limit)));
                 publishing.end(&result);
@@ -257,11 +259,11 @@ impl<'a, P: Publisher> BatchInProgress<'a, P> {
             };
             self.events.push(extend.boxed());
         } else if let Some((sequence, reason)) = self.to_park.pop_front() {
-            let Some(place) = self.sequences.next_of(sequence) else {
+            let Some(index) = self.sequences.next_of(sequence) else {
                 return;
             };
             self.is_stepping = true;
-            let id = self.messages[place].message_id;
+            let id = self.messages[index].message_id;
             let park = async move {
                 Event::Parked(
                     sequence,
@@ -309,11 +311,11 @@ impl<'a, P: Publisher> BatchInProgress<'a, P> {
                     // has all its attempts again.
                     let parked = self.sequences.next_of(sequence);
                     self.advance(sequence);
-                    if let Some(place) = parked {
-                        self.context.memory.forget(&self.messages[place]);
-                        let topic = &self.messages[place].topic;
-                        let mut left = self.sequences.places();
-                        if left.all(|place| self.messages[place].topic != *topic) {
+                    if let Some(index) = parked {
+                        self.context.memory.forget(&self.messages[index]);
+                        let topic = &self.messages[index].topic;
+                        let mut left = self.sequences.indexes();
+                        if left.all(|index| self.messages[index].topic != *topic) {
                             self.context.steps.reporter.topic_has_no_effects(topic);
                         }
                     }
@@ -325,10 +327,10 @@ impl<'a, P: Publisher> BatchInProgress<'a, P> {
     }
 
     fn published(&mut self, sequence: usize, result: Result<(), PublishError>) {
-        let Some(place) = self.sequences.next_of(sequence) else {
+        let Some(index) = self.sequences.next_of(sequence) else {
             return;
         };
-        let message = &self.messages[place];
+        let message = &self.messages[index];
         match result {
             Ok(()) => {
                 self.broker_answers();
@@ -366,7 +368,7 @@ impl<'a, P: Publisher> BatchInProgress<'a, P> {
             return self.park(sequence, message, causes(error));
         }
         let Settings {
-            back_off,
+            backoff,
             max_attempts,
             ..
         } = &self.context.steps.settings;
@@ -379,7 +381,7 @@ impl<'a, P: Publisher> BatchInProgress<'a, P> {
                 format!("after {attempt} attempts: {reason}"),
             );
         } else {
-            let pause = Backoff::after(back_off.0, back_off.1, attempt);
+            let pause = backoff.after(attempt);
             // The batch waits for the effect, so the first one of a batch is worth a warning.
             let is_first = !std::mem::replace(&mut self.has_rejected, true);
             warn_if_new!(

@@ -12,7 +12,7 @@ use super::{
     serving::{PartitionTask, Serving},
     settings::{AWAY, RECOUNT, defaults},
 };
-use crate::{Error, backoff::Backoff, connection::Checkout};
+use crate::{Error, connection::Checkout};
 
 /// Hands effects over to the durable inboxes of the same database. Each destination receives the
 /// effects of the topic with the same name, and receives effects of one key in their order. No
@@ -98,7 +98,7 @@ impl HandOver {
     }
 
     async fn work(self: Arc<Self>, mut task: PartitionTask) -> Result<(), Error> {
-        let mut away = Backoff::new(AWAY.0, AWAY.1);
+        let mut away = AWAY.start();
         let reporter = task.reporter.clone();
         while !task.stop.is_cancelled() {
             let Some(handed_over) = task.look(self.hand_over(reporter.partition)).await else {

@@ -23,7 +23,7 @@ impl KeyOrder {
         let mut sequences: Vec<VecDeque<usize>> = Vec::new();
         let mut by_key: HashMap<&str, usize> = HashMap::new();
         let mut left = 0;
-        for (place, message) in messages
+        for (index, message) in messages
             .iter()
             .enumerate()
             .filter(|(_, message)| !is_done(message))
@@ -35,9 +35,9 @@ impl KeyOrder {
                     if sequence == sequences.len() {
                         sequences.push(VecDeque::new());
                     }
-                    sequences[sequence].push_back(place);
+                    sequences[sequence].push_back(index);
                 }
-                None => sequences.push(VecDeque::from([place])),
+                None => sequences.push(VecDeque::from([index])),
             }
         }
         Self { sequences, left }
@@ -49,7 +49,7 @@ impl KeyOrder {
     }
 
     /// Returns the indexes of all effects that are not done.
-    pub(super) fn places(&self) -> impl Iterator<Item = usize> {
+    pub(super) fn indexes(&self) -> impl Iterator<Item = usize> {
         self.sequences.iter().flatten().copied()
     }
 

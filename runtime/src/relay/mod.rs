@@ -10,7 +10,6 @@
 //! another process would publish its other effects again.
 
 mod batch;
-mod commit_notifier;
 mod effect_memory;
 mod errors;
 mod hand_over;

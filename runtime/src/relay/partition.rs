@@ -17,7 +17,7 @@ use super::{
     settings::AWAY,
     statements::{RelayStatements, retry_until},
 };
-use crate::{Error, backoff::Backoff, error::causes, telemetry};
+use crate::{Error, error::causes, telemetry};
 
 /// The shortest lease that the server accepts. To release a batch, the end of its lease is set to
 /// this time from now.
@@ -42,7 +42,7 @@ impl<P: Publisher> Partition<P> {
             memory: EffectMemory::new(remembers),
             broker: Broker {
                 is_away: false,
-                backoff: Backoff::new(AWAY.0, AWAY.1),
+                backoff: AWAY.start(),
             },
         }
     }
@@ -50,7 +50,7 @@ impl<P: Publisher> Partition<P> {
     /// Runs until the relay stops. Returns an error only if it is permanent, or if the relay no
     /// longer exists in the database.
     pub(super) async fn run(mut self) -> Result<(), Error> {
-        let mut away = Backoff::new(AWAY.0, AWAY.1);
+        let mut away = AWAY.start();
         let (relay, partition) = (
             self.steps.settings.name.clone(),
             self.task.reporter.partition,
@@ -112,37 +112,32 @@ impl<P: Publisher> Partition<P> {
             memory: &mut self.memory,
             broker: &mut self.broker,
         };
-        let outcome = if self.task.stop.is_cancelled() {
+        let BatchOutcome { token, is_done } = if self.task.stop.is_cancelled() {
             // The batch arrived after the shutdown was requested, so it is released unpublished.
-            BatchOutcome::Unfinished { token: batch.token }
+            BatchOutcome {
+                token: batch.token,
+                is_done: false,
+            }
         } else {
             batch::publish(context, batch, requested_at).await?
         };
-        match outcome {
-            BatchOutcome::Done { token } => self.acknowledge(batch, token).await,
-            BatchOutcome::Unfinished { token } if self.task.stop.is_cancelled() => {
-                // Release the batch, so that other processes need not wait for the end of the
-                // lease.
-                if let Some(Err(error)) = self
-                    .task
-                    .within_grace(self.steps.extend(token, GIVEN_BACK))
-                    .await
-                {
-                    let partition = self.task.reporter.partition;
-                    debug!(partition, %error, "cannot release a batch");
-                }
-                Ok(())
-            }
-            // The lease has ended, so any process can lease the batch. If the broker is unavailable
-            // here, pause, so that a process that reaches the broker leases the batch first.
-            BatchOutcome::Unfinished { .. } => {
-                if self.broker.is_away {
-                    let pause = self.broker.backoff.next();
-                    self.task.rest(pause).await;
-                }
-                Ok(())
-            }
+        if is_done {
+            return self.acknowledge(batch, token).await;
         }
+        if self.task.stop.is_cancelled() {
+            // Release the batch, so that other processes need not wait for the end of the lease.
+            let released = self.steps.extend(token, GIVEN_BACK);
+            if let Some(Err(error)) = self.task.within_grace(released).await {
+                let partition = self.task.reporter.partition;
+                debug!(partition, %error, "cannot release a batch");
+            }
+        } else if self.broker.is_away {
+            // The lease has ended, so any process can lease the batch. Pause, so that a process
+            // that reaches the broker leases the batch first.
+            let pause = self.broker.backoff.next();
+            self.task.rest(pause).await;
+        }
+        Ok(())
     }
 
     /// Acknowledges a published batch. Retries until the database confirms the acknowledgement, or

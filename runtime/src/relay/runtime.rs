@@ -14,7 +14,7 @@ use super::{
     settings::{RECOUNT, Settings, defaults},
     statements::RelayStatements,
 };
-use crate::Error;
+use crate::{Error, backoff::Pauses};
 
 /// Publishes the effects of a database: leases batches, passes them to a [`Publisher`], and
 /// acknowledges them.
@@ -77,7 +77,7 @@ impl<P: Publisher> Relay<P> {
                 in_flight: defaults::IN_FLIGHT,
                 lease: defaults::LEASE,
                 max_attempts: defaults::MAX_ATTEMPTS,
-                back_off: (Duration::from_millis(100), Duration::from_secs(10)),
+                backoff: Pauses::from_millis(100, 10_000),
                 publish_timeout: Duration::from_secs(30),
                 grace: Duration::from_secs(5),
                 recount: RECOUNT,
@@ -143,7 +143,10 @@ impl<P: Publisher> Relay<P> {
     /// Sets the first and the longest pause before a rejected effect is retried; 100 ms and 10 s by
     /// default. The pause doubles from attempt to attempt. Jitter lengthens a pause by up to 100 %.
     pub fn back_off(mut self, base: Duration, cap: Duration) -> Self {
-        self.settings.back_off = (base, cap);
+        self.settings.backoff = Pauses {
+            first: base,
+            longest: cap,
+        };
         self
     }
 

@@ -13,24 +13,27 @@ use tokio::{
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
-use tracing::info;
+use tracing::{debug, info};
 
 use super::{
-    commit_notifier::CommitNotifier,
     errors::{is_final, is_gone, worse},
     reporter::Reporter,
     settings::AWAY,
 };
 use crate::{
     Error,
-    backoff::Backoff,
-    connection::{STATEMENT, on_connection},
+    backoff::{Backoff, Pauses},
+    connection::{STATEMENT, on_connection, wait_at_server},
     describe_metrics, panics,
 };
 
-/// The first and the longest sleep of an idle partition without a notification. A partition must
-/// also find the batches of a crashed process, and no notification is sent for them.
-const IDLE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
+/// The pauses of an idle partition without a notification. A partition must also find the batches
+/// of a crashed process, and no notification is sent for them.
+const IDLE: Pauses = Pauses::from_millis(50, 500);
+
+/// The pause after a notification. It limits how often idle partitions query the database when
+/// there are many commits per second.
+const PAUSE_AFTER_COMMIT: Duration = Duration::from_millis(10);
 
 /// A relay that a process serves.
 pub(super) struct Serving<'a> {
@@ -85,7 +88,7 @@ impl Serving<'_> {
                     grace: self.grace,
                     commit_notifier: Arc::clone(&commit_notifier),
                     commits: commit_notifier.listen(),
-                    idle: Backoff::new(IDLE.0, IDLE.1),
+                    idle: IDLE.start(),
                 }));
             }
             let mut notifier = pin!(commit_notifier.run(self.pool));
@@ -123,7 +126,7 @@ impl Serving<'_> {
     /// Waits until the database has everything that a relay needs, and returns the number of
     /// partitions.
     async fn partitions(&self) -> Result<i32, Error> {
-        let mut away = Backoff::new(AWAY.0, AWAY.1);
+        let mut away = AWAY.start();
         loop {
             let count = on_connection(self.pool, STATEMENT, async |client| {
                 relay_preflight(&**client).await?;
@@ -214,4 +217,72 @@ impl PartitionTask {
     pub(super) async fn rest(&self, pause: Duration) {
         let _ = timeout(pause, self.stop.cancelled()).await;
     }
+}
+
+/// Notifies the idle partitions of a process when effects are committed. One connection waits on
+/// behalf of all idle partitions.
+struct CommitNotifier {
+    commits: watch::Sender<u64>,
+    /// The number of idle partitions. While it is zero, no connection is used to wait.
+    idle: watch::Sender<usize>,
+}
+
+impl CommitNotifier {
+    fn new() -> Self {
+        Self {
+            commits: watch::Sender::default(),
+            idle: watch::Sender::default(),
+        }
+    }
+
+    fn listen(&self) -> watch::Receiver<u64> {
+        self.commits.subscribe()
+    }
+
+    /// Counts a partition as idle until the returned guard is dropped.
+    fn idle(&self) -> Idle<'_> {
+        self.idle.send_modify(|idle| *idle += 1);
+        Idle(self)
+    }
+
+    /// Sends a notification whenever effects are committed. Never ends.
+    async fn run(&self, pool: &Pool) {
+        let mut idle = self.idle.subscribe();
+        let mut away = Pauses::from_millis(100, 2_000).start();
+        loop {
+            if idle.wait_for(|idle| *idle > 0).await.is_err() {
+                return;
+            }
+            match wait_for_effects(pool).await {
+                Ok(true) => {
+                    away.reset();
+                    self.commits.send_modify(|commits| *commits += 1);
+                    sleep(PAUSE_AFTER_COMMIT).await;
+                }
+                Ok(false) => away.reset(),
+                Err(error) => {
+                    // The partitions meet the same error and log it.
+                    debug!(%error, "cannot wait for effects");
+                    sleep(away.next()).await;
+                }
+            }
+        }
+    }
+}
+
+struct Idle<'a>(&'a CommitNotifier);
+
+impl Drop for Idle<'_> {
+    fn drop(&mut self) {
+        self.0.idle.send_modify(|idle| *idle -= 1);
+    }
+}
+
+/// Waits for effects. When the future is dropped, its connection is closed, because the next user
+/// of the connection would have to wait for this reply.
+async fn wait_for_effects(pool: &Pool) -> Result<bool, Error> {
+    on_connection(pool, STATEMENT, async |client| {
+        relay::wait(&**client, wait_at_server(pool)).await
+    })
+    .await
 }

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-/// The first and the longest pause while the database or the broker is unavailable.
-pub(super) const AWAY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+use crate::backoff::Pauses;
+
+/// The pauses while the database or the broker is unavailable.
+pub(super) const AWAY: Pauses = Pauses::from_millis(100, 5_000);
 
 /// The default interval at which the number of partitions is read.
 pub(super) const RECOUNT: Duration = Duration::from_secs(10);
@@ -36,8 +38,8 @@ pub(super) struct Settings {
     pub(super) in_flight: usize,
     pub(super) lease: Duration,
     pub(super) max_attempts: u32,
-    /// The first and the longest pause.
-    pub(super) back_off: (Duration, Duration),
+    /// The pauses before a rejected effect is published again.
+    pub(super) backoff: Pauses,
     pub(super) publish_timeout: Duration,
     pub(super) grace: Duration,
     pub(super) recount: Duration,

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     Error,
-    backoff::Backoff,
+    backoff::Pauses,
     connection::{Checkout, on_connection},
 };
 
@@ -93,7 +93,7 @@ pub(super) async fn retry_until<T, F: Future<Output = Result<T, Error>>>(
     until: Option<Instant>,
     step: impl Fn() -> F,
 ) -> Result<T, Error> {
-    let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
+    let mut backoff = Pauses::from_millis(50, 1_000).start();
     loop {
         match step().await {
             Err(error)

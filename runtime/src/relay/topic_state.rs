@@ -105,7 +105,7 @@ impl<'a> TopicStates<'a> {
             .entry(&message.topic)
             .or_insert_with(|| TopicState {
                 sequences: VecDeque::new(),
-                backoff: Backoff::new(AWAY.0, AWAY.1),
+                backoff: AWAY.start(),
                 probe: Probe::Due,
             });
         topic.sequences.push_back(sequence);

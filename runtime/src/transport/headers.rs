@@ -31,7 +31,7 @@ pub const RECORDED_AT: &str = "idem-recorded-at";
 /// The [topic](Message::topic) of a dead letter, so that a requeued message has the same topic.
 pub(crate) const SOURCE_TOPIC: &str = "idem-source-topic";
 /// The [coordinates](Message::coordinates) of a dead letter, as `topic/partition/offset`.
-pub(crate) const SOURCE_PLACE: &str = "idem-source-place";
+pub(crate) const SOURCE_COORDINATES: &str = "idem-source-place";
 /// The reason for which a message is a dead letter.
 pub const DEAD_LETTER_REASON: &str = "idem-dead-letter-reason";
 

@@ -169,6 +169,7 @@ async fn handlers_and_relay_share_a_pool_of_one() {
         .concurrency(6);
     let relay = Relay::new(pool.clone(), Board(pool));
     run_until_published(&fixture, MESSAGES, consumer, relay).await;
+    assert_eq!(broker.told().acknowledged.len(), MESSAGES);
 }
 
 /// Another task keeps the only connection of a pool without time limits. A wait for a connection of

@@ -141,7 +141,7 @@ async fn i4_version_mismatch_uses_no_attempt() {
              SELECT idem.invalidate('idem.ring'::regclass)"
         )
     };
-    uses_no_attempt(&version("9.9.9"), &version(env!("CARGO_PKG_VERSION"))).await;
+    assert_no_attempt_is_used(&version("9.9.9"), &version(env!("CARGO_PKG_VERSION"))).await;
 }
 
 /// I4, I12: when a restore begins while a consumer runs, no message is rejected and no attempt is
@@ -149,11 +149,12 @@ async fn i4_version_mismatch_uses_no_attempt() {
 #[tokio::test]
 async fn i4_restore_uses_no_attempt() {
     let begins = "INSERT INTO idem.loaded_table VALUES ('clock', pg_current_xact_id())";
-    uses_no_attempt(begins, "DELETE FROM idem.loaded_table").await;
+    assert_no_attempt_is_used(begins, "DELETE FROM idem.loaded_table").await;
 }
 
-/// Runs a consumer, breaks the database and mends it again.
-async fn uses_no_attempt(breaks: &str, mends: &str) {
+/// Runs a consumer, breaks the database and mends it again. Asserts that the consumer rejects no
+/// message and uses no attempt.
+async fn assert_no_attempt_is_used(breaks: &str, mends: &str) {
     let fixture = Fixture::new().await;
     let broker = Broker::with([message("first", "")]);
     let consumer = Consumer::new(fixture.pool.clone(), broker.clone())

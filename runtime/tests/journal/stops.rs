@@ -11,17 +11,19 @@ use crate::{
 
 #[tokio::test]
 async fn dropped_call_is_not_new_if_it_was_made() {
-    drop_at_every_await().await;
+    assert_made_call_is_never_new().await;
 }
 
 /// Goal: a call that was made is not new after a drop, also when another thread serves the
 /// connection. At the drop, this thread may or may not have sent the last statement.
 #[tokio::test(flavor = "multi_thread")]
 async fn dropped_call_is_not_new_with_connection_on_other_thread() {
-    drop_at_every_await().await;
+    assert_made_call_is_never_new().await;
 }
 
-async fn drop_at_every_await() {
+/// Drops the call at each of its await points. Asserts that a call that was made is not new then,
+/// and that the next attempt completes it with the same key.
+async fn assert_made_call_is_never_new() {
     let fixture = Fixture::new().await;
     for moment in [Moment::AtOnce, Moment::WhenWoken] {
         let pool = fixture.database.pool(1);

@@ -18,17 +18,18 @@ async fn failing(_: LeaseContext, _: Message) -> Handled {
 
 #[tokio::test]
 async fn dropped_future_leaves_message_done_or_free_after_lease() {
-    drop_repeatedly().await;
+    assert_done_or_free_after_each_drop().await;
 }
 
 /// Goal: a future can be dropped at any await point also when another thread serves the connection.
 /// At the drop, this thread may or may not have sent the last statement.
 #[tokio::test(flavor = "multi_thread")]
 async fn future_dropped_with_connection_on_other_thread_is_safe() {
-    drop_repeatedly().await;
+    assert_done_or_free_after_each_drop().await;
 }
 
-async fn drop_repeatedly() {
+/// Drops futures at each of their await points, until a message was not done after two drops.
+async fn assert_done_or_free_after_each_drop() {
     let fixture = Fixture::new().await;
     for moment in [Moment::AtOnce, Moment::WhenWoken] {
         let (mut done, mut undone) = (0, 0);
@@ -48,8 +49,8 @@ async fn drop_repeatedly() {
     }
 }
 
-/// Drops the future at each of its await points. Returns the number of messages that were done, and
-/// the number of messages that were not.
+/// Drops the future at each of its await points. Asserts that its message is then done once, or is
+/// free after its lease. Returns the number of messages that were done, and of those that were not.
 async fn drop_at_every_await(fixture: &Fixture, moment: Moment) -> (usize, usize) {
     let lease = std::time::Duration::from_secs(1);
     let idem = idem(|policy| policy.lease = lease);

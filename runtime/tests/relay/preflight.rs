@@ -12,7 +12,7 @@ use crate::{
 
 /// Asserts that the relay waits and that its status contains these words. Then executes the SQL
 /// `repair`, and asserts that the relay publishes its effect.
-async fn waits_and_names(db: &Database, pool: Pool, words: &[&str], repair: &str) {
+async fn assert_waits_and_names(db: &Database, pool: Pool, words: &[&str], repair: &str) {
     let client = db.client().await;
     let broker = Broker::default();
     let relay = Running::start(quick(pool, broker.clone()));
@@ -56,7 +56,7 @@ async fn older_sql_is_named_with_both_versions() {
         "ALTER EXTENSION idem UPDATE",
     ];
     let installed = version(env!("CARGO_PKG_VERSION"));
-    waits_and_names(&db, db.pool(2), &words, &installed).await;
+    assert_waits_and_names(&db, db.pool(2), &words, &installed).await;
 }
 
 #[tokio::test]
@@ -65,7 +65,7 @@ async fn newer_sql_than_the_library_is_named() {
     db.psql(&version("9.9.9"));
     let ours = env!("CARGO_PKG_VERSION");
     let words = ["58000: ", "9.9.9", ours, "library", "restart the server"];
-    waits_and_names(&db, db.pool(2), &words, &version(ours)).await;
+    assert_waits_and_names(&db, db.pool(2), &words, &version(ours)).await;
 }
 
 #[tokio::test]
@@ -84,7 +84,7 @@ async fn missing_grant_of_a_later_function_is_named_at_once() {
         .max_size(2)
         .build()
         .unwrap();
-    waits_and_names(
+    assert_waits_and_names(
         &db,
         pool,
         &["42501: ", &role, "idem_relay_park", &grant],
@@ -104,5 +104,5 @@ async fn extension_in_another_schema_is_named_with_its_schema() {
         "PoolConfig::schema",
     ];
     let repair = "DROP EXTENSION idem; CREATE EXTENSION idem";
-    waits_and_names(&db, db.pool(2), &words, repair).await;
+    assert_waits_and_names(&db, db.pool(2), &words, repair).await;
 }

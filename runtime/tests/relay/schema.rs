@@ -245,5 +245,7 @@ async fn path_of_the_role_applies_through_pgbouncer() {
     let proxy = PgBouncer::start(&cluster, "postgres").unwrap();
     let config = PoolConfig::parse(&proxy.connection_string()).unwrap();
     let pool = config.build().unwrap();
-    relay_preflight(&**pool.get().await.unwrap()).await.unwrap();
+    let client = pool.get().await.unwrap();
+    relay_preflight(&**client).await.unwrap();
+    assert_eq!(backend_and_path(&client).await.1, "{api,public}");
 }

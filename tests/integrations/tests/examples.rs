@@ -260,7 +260,7 @@ impl Shop {
 
     /// Publishes two payments, five times in total, and one unreadable message. Asserts that each
     /// payment is booked once and has one receipt, and that the unreadable message is rejected.
-    async fn trade(
+    async fn assert_payments_are_booked_once(
         self,
         service: Running,
         publisher: impl Publisher,
@@ -339,7 +339,7 @@ async fn rabbitmq_service_books_each_payment_once() {
     let config = RabbitMqConfig::new(broker.url());
     let source = |queue| RabbitMqSource::new(config.clone(), RabbitMqSubscription::new(queue));
     let publisher = RabbitMqPublisher::new(config.clone());
-    shop.trade(
+    shop.assert_payments_are_booked_once(
         service,
         publisher,
         source("receipts"),
@@ -380,7 +380,7 @@ async fn nats_service_books_each_payment_once() {
         id_of_next(&mut receipts).await,
         first.message_id.to_string()
     );
-    shop.trade(service, publisher, receipts, source("dead"))
+    shop.assert_payments_are_booked_once(service, publisher, receipts, source("dead"))
         .await;
 }
 
@@ -407,7 +407,7 @@ async fn kafka_service_books_each_payment_once() {
         )
         .unwrap()
     };
-    shop.trade(
+    shop.assert_payments_are_booked_once(
         service,
         publisher,
         source("receipts"),

@@ -16,7 +16,8 @@ use mock::{Kafka, PATIENCE, number};
 use tokio::time::{Instant, sleep};
 
 impl Kafka {
-    async fn wait_for_commit(&self, offset: i64) {
+    /// Asserts that the group commits this offset in time.
+    async fn assert_committed(&self, offset: i64) {
         let deadline = Instant::now() + PATIENCE;
         while self.committed() != Some(offset) {
             assert!(

@@ -70,9 +70,9 @@ async fn commit_stops_at_the_lowest_unsettled_offset() {
     // Acknowledge the other messages in reverse order.
     deliveries.reverse();
     acknowledge(deliveries).await;
-    kafka.wait_for_commit(1).await;
+    kafka.assert_committed(1).await;
     acknowledge([second]).await;
-    kafka.wait_for_commit(5).await;
+    kafka.assert_committed(5).await;
     drop(source);
 
     kafka.publish([5]).await;
@@ -105,7 +105,7 @@ async fn retried_message_is_redelivered_and_holds_the_offset() {
     sleep(Duration::from_secs(1)).await;
     assert!(kafka.committed().is_none_or(|offset| offset == 0));
     acknowledge([retried]).await;
-    kafka.wait_for_commit(2).await;
+    kafka.assert_committed(2).await;
 }
 
 #[tokio::test]
@@ -171,7 +171,7 @@ async fn rejected_message_reaches_dead_letter_topic_unchanged() {
         .settle(Settlement::reject("it is poison"))
         .await
         .unwrap();
-    kafka.wait_for_commit(1).await;
+    kafka.assert_committed(1).await;
 
     let dead = KafkaSubscription::new("undertaker", [DEAD]);
     let letter = next(&mut kafka.source_of(&dead)).await;
@@ -206,7 +206,7 @@ async fn message_is_redelivered_when_its_dead_letter_fails() {
         (7, Some(2))
     );
     again.settle(Settlement::reject("poison")).await.unwrap();
-    kafka.wait_for_commit(1).await;
+    kafka.assert_committed(1).await;
 }
 
 #[tokio::test]
@@ -231,7 +231,7 @@ async fn max_unsettled_pauses_delivery_and_loses_nothing() {
         held.push(delivery);
     }
     acknowledge(held).await;
-    kafka.wait_for_commit(50).await;
+    kafka.assert_committed(50).await;
 }
 
 /// The limit counts the bytes of records that wait in the source, too.
@@ -251,7 +251,7 @@ async fn max_unsettled_bytes_limits_fetched_messages() {
         assert!(more.is_err(), "{more:?}");
         acknowledge([delivery]).await;
     }
-    kafka.wait_for_commit(3).await;
+    kafka.assert_committed(3).await;
 }
 
 #[tokio::test]
@@ -340,7 +340,7 @@ async fn last_settlement_commits_after_source_is_dropped() {
     // A source without unsettled deliveries would leave the group within this time.
     sleep(Duration::from_secs(2)).await;
     acknowledge(deliveries).await;
-    kafka.wait_for_commit(2).await;
+    kafka.assert_committed(2).await;
 }
 
 #[tokio::test]
@@ -374,7 +374,7 @@ async fn failed_commit_is_retried() {
         .mock
         .request_errors(RDKafkaApiKey::OffsetCommit, &[error; 2]);
     acknowledge([delivery]).await;
-    kafka.wait_for_commit(1).await;
+    kafka.assert_committed(1).await;
 }
 
 #[tokio::test]
@@ -396,7 +396,7 @@ async fn source_continues_when_the_broker_returns() {
     let second = through_errors(&mut source).await;
     assert_eq!(number(second.message()), 1);
     acknowledge([second]).await;
-    kafka.wait_for_commit(2).await;
+    kafka.assert_committed(2).await;
 }
 
 /// Returns the next delivery. The source may report further errors before it delivers.

@@ -8,15 +8,16 @@ use idem_client::journal::{CallState, begin_call, calls, fail_call, finish_call}
 use idem_client::lease::{Lease, acquire};
 use idem_client::preflight::consumer_preflight;
 use idem_client::{
-    Claim, ClaimOptions, Effect, MessageId, claim, effects, is_claimed, relay, send, try_claim,
-    try_claim_batch, try_record,
+    Claim, ClaimOptions, Effect, ErrorKind, MessageId, claim, effects, is_claimed, relay, send,
+    try_claim, try_claim_batch, try_record,
 };
 use idem_sqlx::{SqlxConnection, SqlxTransaction, commit};
 use serde_json::{Value, json};
 use time::OffsetDateTime;
+use tokio_postgres::Config;
 use uuid::Uuid;
 
-use crate::fixtures::{Fixture, destination, fact, id};
+use crate::fixtures::{Fixture, destination, fact, id, pool};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -286,10 +287,22 @@ async fn rejected_message_is_stored_as_a_dead_letter() {
     assert_eq!(dead.get::<_, Value>(0), json!({"h": [1, null]}));
 }
 
+/// The check passes for a role that may call the functions, and fails for a role that may not.
 #[tokio::test]
 async fn database_is_ready_for_a_consumer() {
     let fixture = Fixture::new().await;
+    let role = format!("stranger_to_{}", fixture.database.name());
+    let create = format!("CREATE ROLE {role} LOGIN");
+    fixture.observer.batch_execute(&create).await.unwrap();
     let mut connection = fixture.pool.acquire().await.unwrap();
     let idem = SqlxConnection::new(&mut connection);
     consumer_preflight(&idem).await.unwrap();
+
+    let mut config: Config = fixture.database.direct_url().parse().unwrap();
+    let strangers = pool(config.user(&role)).await;
+    let mut connection = strangers.acquire().await.unwrap();
+    let idem = SqlxConnection::new(&mut connection);
+    let error = consumer_preflight(&idem).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotGranted, "{error}");
+    assert!(error.to_string().contains(&role), "{error}");
 }

@@ -220,9 +220,9 @@ async fn failed_message_is_not_held() {
 /// source has therefore returned it.
 const LONG_ACK_WAIT_S: u32 = 600;
 
-/// Receives and acknowledges each of these messages once. The delivery count can be 1 or 2, because
-/// the server does not always count a return.
-async fn collect_once(source: &mut NatsSource, texts: &[&str]) {
+/// Asserts that each of these messages arrives once, and acknowledges it. The delivery count can be
+/// 1 or 2, because the server does not always count a return.
+async fn assert_each_arrives_once(source: &mut NatsSource, texts: &[&str]) {
     let mut wanted: HashSet<_> = texts.iter().map(|&text| text.to_owned()).collect();
     while !wanted.is_empty() {
         let delivery = next(source).await;
@@ -250,7 +250,7 @@ async fn closed_source_returns_its_prefetched_messages() {
     delivered(&url, "closed", 3).await;
     first.close().await;
     let mut second = source(&url, "closed", LONG_ACK_WAIT_S);
-    collect_once(&mut second, &["1", "2", "3"]).await;
+    assert_each_arrives_once(&mut second, &["1", "2", "3"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -266,7 +266,7 @@ async fn dropped_source_returns_its_prefetched_messages() {
     delivered(&url, "dropped", 3).await;
     drop(first);
     let mut second = source(&url, "dropped", LONG_ACK_WAIT_S);
-    collect_once(&mut second, &["1", "2", "3"]).await;
+    assert_each_arrives_once(&mut second, &["1", "2", "3"]).await;
 }
 
 /// The task that fetches messages ends when its source is dropped, and returns the messages that it
@@ -289,7 +289,7 @@ fn source_dropped_outside_its_runtime_returns_its_messages() {
     drop(first);
     runtime.block_on(async {
         let mut second = source(&url, "outside", LONG_ACK_WAIT_S);
-        collect_once(&mut second, &["1", "2", "3"]).await;
+        assert_each_arrives_once(&mut second, &["1", "2", "3"]).await;
         second.close().await;
         // The first source would receive this message if its task were still fetching.
         publisher(&url)
@@ -297,7 +297,7 @@ fn source_dropped_outside_its_runtime_returns_its_messages() {
             .await
             .unwrap();
         let mut third = source(&url, "outside", LONG_ACK_WAIT_S);
-        collect_once(&mut third, &["4"]).await;
+        assert_each_arrives_once(&mut third, &["4"]).await;
     });
 }
 
@@ -592,7 +592,7 @@ async fn summary_counts_messages_that_the_nats_source_returned() {
         (1, 0, 3)
     );
     let mut second = source(&url, "returned", LONG_ACK_WAIT_S);
-    collect_once(&mut second, &["1", "2", "3"]).await;
+    assert_each_arrives_once(&mut second, &["1", "2", "3"]).await;
 }
 
 /// I4: at a stop, prefetched messages become dead letters if the server would not redeliver them.

@@ -38,6 +38,11 @@ fn whole(topic: &str) -> OutgoingMessage {
         .headers
         .insert("correlation-id".into(), json!("conversation-1"));
     effect
+        .headers
+        .insert("count".into(), json!({"n": [1, true]}));
+    // A header with the name `message-id` must not replace the real message id.
+    effect.headers.insert("message-id".into(), json!("forged"));
+    effect
 }
 
 fn assert_whole(delivery: &Delivery, effect: &OutgoingMessage) {
@@ -53,6 +58,7 @@ fn assert_whole(delivery: &Delivery, effect: &OutgoingMessage) {
     assert_eq!(message.content_type(), effect.content_type.as_deref());
     assert_eq!(message.correlation_id(), Some("conversation-1"));
     assert_eq!(message.header("attempt"), Some("3"));
+    assert_eq!(message.header("count"), Some(r#"{"n":[1,true]}"#));
     assert_eq!(message.header("traceparent"), effect.traceparent.as_deref());
     assert_eq!(
         message.header("idem-source-destination"),

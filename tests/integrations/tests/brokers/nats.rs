@@ -173,6 +173,7 @@ async fn delayed_retry_does_not_delay_other_messages() {
 }
 
 /// The dead letter has the payload, the headers and the properties of the message, and the reason.
+/// A line break in the reason, which no header can have, becomes a space.
 #[tokio::test(flavor = "multi_thread")]
 async fn rejected_message_is_published_to_dead_letter_subject() {
     let url = shared();
@@ -194,7 +195,7 @@ async fn rejected_message_is_published_to_dead_letter_subject() {
     );
     next(&mut source)
         .await
-        .settle(Settlement::reject("no such order"))
+        .settle(Settlement::reject("no such\norder"))
         .await
         .unwrap();
     assert_eq!(unsettled(&url, "rejected").await, 0);
@@ -210,6 +211,11 @@ async fn rejected_message_is_published_to_dead_letter_subject() {
     assert_eq!(
         letter.message().header("idem-dead-letter-reason"),
         Some("no such order")
+    );
+    // The id of the letter at NATS names the stream, the consumer and the place of the message.
+    assert_eq!(
+        letter.message().header("Nats-Msg-Id"),
+        Some("dead.rejected.worker.1")
     );
 }
 
@@ -681,20 +687,25 @@ async fn i4_too_large_effect_is_parked_by_a_nats_relay() {
     assert_parked(publisher(&url), "small.x", "message size exceeds maximum").await;
 }
 
-/// Three effects cannot be sent: with a space in the subject, with a payload above the size limit,
-/// and with a line break in a header name.
+/// These effects cannot be sent: with a space in the subject, with a payload above the size limit,
+/// and with a header whose name or value NATS does not allow.
 #[tokio::test(flavor = "multi_thread")]
 async fn effect_that_nats_cannot_encode_fails_permanently() {
     let url = shared();
     declare(&url, "limits", |_| {}).await;
     let publisher = publisher(&url);
-    let mut header = plain("limits.x", "x");
-    header.headers.insert("two\nlines".into(), "x".into());
-    for effect in [
-        plain("a b", "x"),
-        plain("limits.x", &"x".repeat(1_100_000)),
-        header,
+    let mut effects = vec![plain("a b", "x"), plain("limits.x", &"x".repeat(1_100_000))];
+    for (name, value) in [
+        ("two\nlines", "x"),
+        ("a:b", "x"),
+        ("a b", "x"),
+        ("a", "two\nlines"),
     ] {
+        let mut effect = plain("limits.x", "x");
+        effect.headers.insert(name.into(), value.into());
+        effects.push(effect);
+    }
+    for effect in effects {
         let error = publisher.publish(&effect).await.unwrap_err();
         assert!(matches!(error, PublishError::Permanent(_)), "{error:?}");
     }

@@ -637,15 +637,20 @@ async fn i4_too_large_effect_is_parked_by_a_rabbitmq_relay() {
     assert_parked(publisher(&url), "small", "PRECONDITION_FAILED").await;
 }
 
-/// A topic above 255 bytes fails permanently, because AMQP limits a routing key to 255 bytes.
+/// An effect whose topic, message type or header name has more than 255 bytes fails permanently,
+/// because AMQP limits these texts to 255 bytes.
 #[tokio::test(flavor = "multi_thread")]
 async fn effect_that_amqp_cannot_encode_fails_permanently() {
     let url = shared();
-    let error = publisher(&url)
-        .publish(&plain(&"t".repeat(256), "x"))
-        .await
-        .unwrap_err();
-    assert!(matches!(error, PublishError::Permanent(_)), "{error}");
+    let too_long = "t".repeat(256);
+    let mut header = plain("unsent", "x");
+    header.headers.insert(too_long.clone(), json!(1));
+    let mut message_type = plain("unsent", "x");
+    message_type.message_type = Some(too_long.clone());
+    for effect in [plain(&too_long, "x"), header, message_type] {
+        let error = publisher(&url).publish(&effect).await.unwrap_err();
+        assert!(matches!(error, PublishError::Permanent(_)), "{error}");
+    }
 }
 
 /// I10: who may record an effect does not write into the queues of the server or of others' replies.

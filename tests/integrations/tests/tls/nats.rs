@@ -5,8 +5,8 @@ use std::fs;
 use async_nats::jetstream::{self, stream};
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use idem_brokers::{Authority, Certified, Nats, Validity};
-use idem_nats::{NatsConfig, NatsPublisher};
-use idem_runtime::{PublishError, Publisher};
+use idem_nats::{NatsConfig, NatsPublisher, NatsSource, NatsSubscription};
+use idem_runtime::{PublishError, Publisher, Source};
 use idem_testkit::{DEADLINE, until};
 use nkeys::KeyPair;
 use serde_json::{Value, json};
@@ -323,10 +323,14 @@ async fn stream_stores_effects_over_tls() {
     nats.configure(&tls(&server, ""));
     nats.start_again().unwrap();
     let config = trusting(&authority, url(&nats, "127.0.0.1"));
-    NatsPublisher::new(config)
-        .publish(&effect("orders"))
-        .await
-        .unwrap();
+    let sent = effect("orders");
+    let publisher = NatsPublisher::new(config.clone());
+    publisher.publish(&sent).await.unwrap();
+    let mut source = NatsSource::new(config, NatsSubscription::new("orders", "test"));
+    let stored = timeout(DEADLINE, source.next()).await.unwrap();
+    let stored = stored.unwrap().unwrap();
+    let id = sent.message_id.to_string();
+    assert_eq!(stored.message().message_id(), Some(id.as_str()));
 }
 
 #[test]

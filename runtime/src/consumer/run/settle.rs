@@ -1,24 +1,34 @@
-//! Decides whether a message that was not processed is retried, released or rejected.
+//! Decides whether a message that was not processed is retried, released or rejected, settles
+//! messages at their broker, and releases their permits.
 
-use std::time::Duration;
+use std::{future::Future, sync::atomic::Ordering, time::Duration};
 
 use idem_client::Destination;
+use tokio::time::timeout;
 use tokio_postgres::error::SqlState;
 
-use super::{settle::in_time, state::Runtime};
+use super::{Runtime, later};
 use crate::{
     Error, Message, Settlement, Source,
     consumer::{
-        queue::QueuedMessage,
+        queue::{Permit, QueuedMessage},
         rejections::{KeptAs, keep},
         summary::DeliveryOutcome,
     },
     error::causes,
+    panics::unwinding,
     process::caused_by_environment,
     telemetry,
+    transport::TransportError,
 };
 
+/// The longest time that a broker may take to confirm a settlement. It is longer than the limits of
+/// all broker clients. The longest of these is 5 minutes, for a message in librdkafka.
+const SETTLEMENT: Duration = Duration::from_secs(600);
+
 impl<S: Source> Runtime<S> {
+    // A message that was not processed
+
     pub(super) async fn failed(
         &self,
         mut queued: QueuedMessage,
@@ -79,11 +89,11 @@ impl<S: Source> Runtime<S> {
             message_id = message.message_id(),
             "a message failed"
         );
-        self.counters.count(match settlement {
+        let outcome = match settlement {
             Settlement::Reject { .. } => DeliveryOutcome::Rejected,
             _ => DeliveryOutcome::Retried,
-        });
-        telemetry::settled(message.given_destination(), &settlement);
+        };
+        self.record(&message, &settlement, outcome);
         self.finish(None, permit);
     }
 
@@ -133,23 +143,17 @@ impl<S: Source> Runtime<S> {
                 topic = queued.message.topic(),
                 "a message is rejected"
             );
-            self.forget(&queued);
+            self.failures.forget(&queued.message);
+            let rejected = Settlement::Reject { reason };
             return self
-                .settle(
-                    queued,
-                    Settlement::Reject { reason },
-                    DeliveryOutcome::Rejected,
-                )
+                .settle(queued, rejected, DeliveryOutcome::Rejected)
                 .await;
         }
         match self.keep_letter(&queued.message, kept_as, &reason).await {
             Ok(_) => {
-                self.forget(&queued);
-                telemetry::settled(
-                    queued.message.given_destination(),
-                    &Settlement::Reject { reason },
-                );
-                self.counters.count(DeliveryOutcome::Rejected);
+                self.failures.forget(&queued.message);
+                let rejected = Settlement::Reject { reason };
+                self.record(&queued.message, &rejected, DeliveryOutcome::Rejected);
                 self.settle_at_broker(queued, Settlement::Acknowledge).await;
             }
             // The database cannot keep the message now, so the message is released to its broker.
@@ -197,10 +201,110 @@ impl<S: Source> Runtime<S> {
         .await
     }
 
-    /// Forgets the failures of a message that is finished.
-    pub(super) fn forget(&self, queued: &QueuedMessage) {
-        self.failures.forget(&queued.message);
-        self.breakers.forget(&queued.message);
+    // The settlement
+
+    /// Returns a message to its broker for redelivery. If the return would change the order of its
+    /// key or might delete the message, the message is retried in place.
+    async fn redeliver(
+        &self,
+        queued: QueuedMessage,
+        settlement: Settlement,
+        after: Duration,
+        outcome: DeliveryOutcome,
+    ) {
+        if queued.ordering_key.is_none() && !queued.may_end_with_release() {
+            return self.settle(queued, settlement, outcome).await;
+        }
+        if outcome == DeliveryOutcome::Retried {
+            self.counters.count(outcome);
+        }
+        self.queue.delay(queued, later(after));
+        self.changed.notify_one();
+    }
+
+    pub(super) async fn settle(
+        &self,
+        queued: QueuedMessage,
+        settlement: Settlement,
+        outcome: DeliveryOutcome,
+    ) {
+        self.record(&queued.message, &settlement, outcome);
+        self.settle_at_broker(queued, settlement).await;
+    }
+
+    /// Counts a settlement in the summary and in the metrics.
+    pub(super) fn record(
+        &self,
+        message: &Message,
+        settlement: &Settlement,
+        outcome: DeliveryOutcome,
+    ) {
+        self.counters.count(outcome);
+        telemetry::settled(message.given_destination(), settlement);
+    }
+
+    /// Settles the message at its broker and releases its permit.
+    async fn settle_at_broker(&self, queued: QueuedMessage, settlement: Settlement) {
+        let QueuedMessage {
+            message,
+            receipt,
+            ordering_key,
+            permit,
+            ..
+        } = queued;
+        let is_rejected = matches!(settlement, Settlement::Reject { .. });
+        if let Err(error) = in_time(async { receipt.settle(settlement).await }).await {
+            self.not_confirmed(&message, &*error);
+            if is_rejected {
+                self.failures.letter_is_refused(&message);
+            }
+        }
+        self.finish(ordering_key, permit);
+    }
+
+    pub(super) fn not_confirmed(
+        &self,
+        message: &Message,
+        error: &(dyn std::error::Error + 'static),
+    ) {
+        tracing::warn!(
+            error,
+            message_id = message.message_id(),
+            "the settlement is not confirmed: the message may be redelivered"
+        );
+        self.counters.failed_settlements(1);
+    }
+
+    /// Releases the permit and the ordering key of a settled message.
+    pub(super) fn finish(&self, ordering_key: Option<String>, permit: Permit) {
+        if let Some(ordering_key) = &ordering_key {
+            self.queue.free_key(ordering_key);
+        }
+        drop(permit);
+        // Wake the worker that fetches only when it waits for the end of this message, because a
+        // wake-up interrupts the fetch. If `has_ended` is not set yet, the worker sets it later by
+        // a read-modify-write and then sees the released permit. A plain load could return an old
+        // value, and the worker would wait without end.
+        let is_awaited = ordering_key.is_some() || self.queue.has_ahead();
+        if is_awaited || self.has_ended.fetch_or(false, Ordering::AcqRel) {
+            self.changed.notify_one();
+        }
+    }
+
+    pub(super) async fn release_at_stop(&self, queued: QueuedMessage) {
+        let settlement = queued.given_back();
+        self.settle(queued, settlement, DeliveryOutcome::GivenBack)
+            .await;
+    }
+
+    /// Counts and logs settlements that the shutdown abandons.
+    pub(super) fn count_unsettled(&self, unsettled: usize) {
+        tracing::warn!(
+            unsettled,
+            "the shutdown reached its time limit before these messages were settled: \
+             they may be redelivered"
+        );
+        self.counters.failed_settlements(unsettled as u64);
     }
 }
 
@@ -210,4 +314,17 @@ impl<S: Source> Runtime<S> {
 pub(super) fn letter_failed_by_environment(error: &Error) -> bool {
     caused_by_environment(error)
         && error.sqlstate() != Some(&SqlState::CONFIGURATION_LIMIT_EXCEEDED)
+}
+
+/// Waits for a receipt. Returns an error if the receipt panics or the broker does not respond in
+/// time. The message may be redelivered after such an error.
+pub(super) async fn in_time<T>(
+    settled: impl Future<Output = Result<T, TransportError>>,
+) -> Result<T, TransportError> {
+    match timeout(SETTLEMENT, unwinding(settled)).await {
+        Ok(settled) => settled.unwrap_or_else(|panic| Err(panic.into())),
+        Err(_) => {
+            Err(format!("the broker did not confirm the settlement within {SETTLEMENT:?}").into())
+        }
+    }
 }

@@ -5,7 +5,7 @@ use std::{ptr, time::Duration};
 use futures_util::future::join_all;
 use tokio::time::Instant;
 
-use super::state::Runtime;
+use super::Runtime;
 use crate::{
     Error, Message, Processed, Settlement, Source,
     consumer::{
@@ -112,7 +112,7 @@ impl<S: Source> Runtime<S> {
         // these futures are small.
         match Verdict::of(result) {
             Verdict::Over(outcome) => {
-                self.forget(&queued);
+                self.failures.forget(&queued.message);
                 self.settle(queued, Settlement::Acknowledge, outcome).await;
             }
             Verdict::Rejected { reason, kept_as } => {
@@ -131,8 +131,8 @@ impl<S: Source> Runtime<S> {
     }
 
     async fn failed_by_environment(&self, queued: QueuedMessage, route: &Route, error: &Error) {
-        let breakers = &self.breakers;
-        match breakers.judge(&queued.message, &route.destination, error) {
+        let (breakers, failures) = (&self.breakers, &self.failures);
+        match breakers.judge(failures, &queued.message, &route.destination, error) {
             None => self.failed(queued, error, Duration::ZERO).await,
             Some(after) => {
                 // Wake the worker that fetches, because it must stop fetching at once.

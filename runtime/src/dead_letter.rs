@@ -1,14 +1,20 @@
-//! The parts of a broker message that a dead letter keeps.
+//! The dead letter of a message: what it keeps of the message, and how it is stored.
 
-use idem_client::{inbox::InboxMessage, sql::without_zero_bytes};
+use deadpool_postgres::Pool;
+use idem_client::{
+    Destination, MessageId, deadletters, inbox::InboxMessage, lease::Held, sql::without_zero_bytes,
+};
 use serde_json::{Map, Value};
 
 use crate::{
-    Message,
+    Error, Message,
+    lease::Burial,
+    short_transaction::in_short_transaction,
     transport::{
         Coordinates,
         headers::{
-            CONTENT_TYPE, CORRELATION_ID, KEY, MESSAGE_ID, MESSAGE_TYPE, SOURCE_PLACE, SOURCE_TOPIC,
+            CONTENT_TYPE, CORRELATION_ID, KEY, MESSAGE_ID, MESSAGE_TYPE, SOURCE_COORDINATES,
+            SOURCE_TOPIC,
         },
     },
 };
@@ -21,8 +27,65 @@ const COUNTERS: [&str; 2] = ["x-delivery-count", "x-acquired-count"];
 const LONGEST_KEY_BYTES: usize = 1024;
 const LONGEST_NAME_BYTES: usize = 255;
 
+impl Burial {
+    pub(crate) fn of(message: &Message, reason: impl Into<String>) -> Self {
+        Self {
+            message: content_of(message),
+            reason: reason.into(),
+        }
+    }
+
+    /// Stores a leased message as a dead letter, in a transaction of its own.
+    pub(crate) async fn bury(&self, held: &Held, pool: &Pool) -> Result<(), Error> {
+        in_short_transaction(pool, async |client| {
+            held.bury(&**client, &self.message, &self.reason).await
+        })
+        .await?;
+        self.log(held.id(), held.destination());
+        Ok(())
+    }
+
+    /// Stores a message whose lease has ended as a dead letter: see [`reject`](Self::reject).
+    pub(crate) async fn bury_unleased(
+        &self,
+        id: &MessageId,
+        destination: &Destination,
+        pool: &Pool,
+    ) -> Result<bool, Error> {
+        let is_new = self.reject(Some(id), destination, pool).await?;
+        if is_new {
+            self.log(id, destination);
+        }
+        Ok(is_new)
+    }
+
+    /// Stores a message that is not leased as a dead letter. One transaction leases and buries it,
+    /// so a caller that is dropped leaves no lease without a known token. Returns false if the
+    /// message is a dead letter already or was processed.
+    pub(crate) async fn reject(
+        &self,
+        id: Option<&MessageId>,
+        destination: &Destination,
+        pool: &Pool,
+    ) -> Result<bool, Error> {
+        in_short_transaction(pool, async |client| {
+            deadletters::reject(&**client, id, destination, &self.message, &self.reason).await
+        })
+        .await
+    }
+
+    fn log(&self, id: &MessageId, destination: &Destination) {
+        tracing::warn!(
+            reason = self.reason,
+            %destination,
+            message_id = %id,
+            "a message is put into the dead letters"
+        );
+    }
+}
+
 /// Returns what a dead letter keeps of a message.
-pub(crate) fn dead_letter_of(message: &Message) -> InboxMessage {
+fn content_of(message: &Message) -> InboxMessage {
     let mut headers: Map<String, Value> = message
         .headers()
         .iter()
@@ -36,8 +99,11 @@ pub(crate) fn dead_letter_of(message: &Message) -> InboxMessage {
         headers.insert(MESSAGE_ID.into(), without_zero_bytes(id).into());
     }
     if let Some(at) = message.coordinates() {
-        let place = format!("{}/{}/{}", at.topic, at.partition, at.offset);
-        headers.insert(SOURCE_PLACE.into(), without_zero_bytes(&place).into());
+        let coordinates = format!("{}/{}/{}", at.topic, at.partition, at.offset);
+        headers.insert(
+            SOURCE_COORDINATES.into(),
+            without_zero_bytes(&coordinates).into(),
+        );
     }
     headers.insert(
         SOURCE_TOPIC.into(),
@@ -63,8 +129,8 @@ pub(crate) fn dead_letter_of(message: &Message) -> InboxMessage {
     kept
 }
 
-/// Parses the coordinates that [`SOURCE_PLACE`] holds.
-pub(crate) fn place(text: &str) -> Option<Coordinates> {
+/// Parses the coordinates that [`SOURCE_COORDINATES`] holds.
+pub(crate) fn coordinates_of(text: &str) -> Option<Coordinates> {
     let mut parts = text.rsplitn(3, '/');
     let (offset, partition, topic) = (parts.next()?, parts.next()?, parts.next()?);
     Some(Coordinates::new(
@@ -91,7 +157,7 @@ mod tests {
             .with_content_type("text/plain")
             .with_header("x-delivery-count", "3")
             .with_header("zero", "a\0b");
-        let kept = dead_letter_of(&message);
+        let kept = content_of(&message);
         assert_eq!((kept.key, kept.message_type), (None, None));
         assert_eq!(kept.content_type.as_deref(), Some("text/plain"));
         let headers = json!({
@@ -99,7 +165,7 @@ mod tests {
             "idem-source-topic": "queue", "idem-key": "k".repeat(2000), "zero": "a\u{fffd}b"
         });
         assert_eq!(Value::Object(kept.headers), headers);
-        assert_eq!(place("a/b/2/7").as_ref(), message.coordinates());
-        assert_eq!(place("a/b"), None);
+        assert_eq!(coordinates_of("a/b/2/7").as_ref(), message.coordinates());
+        assert_eq!(coordinates_of("a/b"), None);
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, atomic::Ordering};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::time::sleep;
 
-use super::{STOP_STEP_LIMIT, later, state::Runtime};
+use super::{Runtime, STOP_STEP_LIMIT, later};
 use crate::{
     Source,
     consumer::{
@@ -35,7 +35,7 @@ impl<S: Source> Runtime<S> {
                 tokio::select! {
                     biased;
                     () = self.stop.cancelled() => return batch,
-                    () = self.breakers.look(&self.pool) => continue,
+                    () = self.breakers.probe_if_due(&self.pool) => continue,
                 }
             }
             if batch.len() >= self.settings.batches.max {
@@ -54,7 +54,7 @@ impl<S: Source> Runtime<S> {
                 Next::Nothing if self.queue.admit_beside_delayed(self.held_count()) => continue,
                 Next::Nothing => {}
             }
-            if intake.source.has_ended && (!batch.is_empty() || self.holds_nothing()) {
+            if intake.source.has_ended && (!batch.is_empty() || self.held_count() == 0) {
                 return batch;
             }
             tokio::select! {
@@ -62,13 +62,16 @@ impl<S: Source> Runtime<S> {
                 () = self.stop.cancelled() => return batch,
                 () = wait_until(until) => return batch,
                 () = wait_until(self.queue.next_due()) => {}
-                () = wait_until(self.breakers.next_look()) => {}
+                () = wait_until(self.breakers.next_probe()) => {}
                 () = self.changed.notified() => {}
                 () = self.queue.bytes_for_ahead(), if self.queue.has_ahead() => {}
                 queued = self.fetch(&mut intake),
                     if !intake.source.has_ended && !self.queue.has_ahead() => match queued {
                     Some(queued) => self.queue.push(queued),
-                    None => self.source_has_ended(),
+                    // From now on this worker waits until no message is held: see `finish`.
+                    None => {
+                        self.has_ended.swap(true, Ordering::AcqRel);
+                    }
                 },
             }
         }
@@ -105,10 +108,6 @@ impl<S: Source> Runtime<S> {
         Some(QueuedMessage::new(delivery, self.is_ordered, permit))
     }
 
-    fn holds_nothing(&self) -> bool {
-        self.held_count() == 0
-    }
-
     /// Returns how many more bytes the batch may take. An empty batch takes a message of any size,
     /// so an oversized message becomes a batch of its own.
     fn bytes_left(&self, batch: &[QueuedMessage]) -> usize {
@@ -119,11 +118,5 @@ impl<S: Source> Runtime<S> {
                 .max_batch_bytes()
                 .saturating_sub(batch.iter().map(QueuedMessage::size).sum()),
         }
-    }
-
-    /// Records that the source has ended. The worker that fetches then waits until no message is
-    /// held.
-    fn source_has_ended(&self) {
-        self.has_ended.swap(true, Ordering::AcqRel);
     }
 }

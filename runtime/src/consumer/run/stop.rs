@@ -24,7 +24,8 @@ use idem_client::{Destination, ErrorKind};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::{
-    STOP_STEP_LIMIT, settle::in_time, state::Runtime, unprocessed::letter_failed_by_environment,
+    Runtime, STOP_STEP_LIMIT, Workers,
+    settle::{in_time, letter_failed_by_environment},
 };
 use crate::{
     Delivery, Error, Message, Receipt, Settlement, Source,
@@ -34,21 +35,20 @@ use crate::{
         queue::QueuedMessage,
         rejections::KeptAs,
         summary::DeliveryOutcome,
-        workers::Workers,
     },
     error::causes,
-    lease::{InterruptedLease, NotedLease},
+    lease::{InterruptedLease, NotedLease, give_back_on},
     panics::unwinding,
-    telemetry,
+    settlement::HELD_ELSEWHERE_PAUSE,
     transport::TransportError,
 };
 
-/// The pause between two attempts to keep a message while another transaction holds the claim of
-/// the message.
-const CLAIM_ENDS: Duration = Duration::from_millis(100);
 /// The longest time for which a step of a shutdown tries to keep messages. It is shorter than
 /// [`STOP_STEP_LIMIT`], so that the step can still log every message that is not kept.
 const KEEP_LIMIT: Duration = Duration::from_millis(4_500);
+
+/// The longest time for the release of leases.
+const RELEASE_LIMIT: Duration = Duration::from_secs(1);
 
 /// The time for the release of a lease after the attempts to keep its message. It is shorter than
 /// the difference of [`STOP_STEP_LIMIT`] and [`KEEP_LIMIT`].
@@ -191,8 +191,8 @@ impl<S: Source> Runtime<S> {
         }
         match keeper {
             Ok(KeptBy::Broker | KeptBy::Database { is_new: true }) => {
-                telemetry::settled(message.given_destination(), &Settlement::reject(reason));
-                self.counters.count(DeliveryOutcome::Rejected);
+                let rejected = Settlement::reject(reason);
+                self.record(&message, &rejected, DeliveryOutcome::Rejected);
             }
             // The message was processed, or its source has handed it over a second time.
             Ok(KeptBy::Database { is_new: false }) => {
@@ -285,7 +285,7 @@ impl<S: Source> Runtime<S> {
                 Ok(kept) => return kept,
                 Err(_) => break,
             }
-            sleep_until(until.min(Instant::now() + CLAIM_ENDS)).await;
+            sleep_until(until.min(Instant::now() + HELD_ELSEWHERE_PAUSE)).await;
         }
         Err(last.unwrap_or_else(|| {
             Error::Pool("the database did not respond before the consumer ended".into())
@@ -302,6 +302,54 @@ impl<S: Source> Runtime<S> {
             message.with_destination(route.destination.clone()),
             KeptAs::Itself,
         )
+    }
+}
+
+// The leases of interrupted attempts. A transaction of an interrupted handler may still be open,
+// for example behind a pooler. It cannot complete its message after the end of its lease. If it has
+// completed the message and not committed yet, the end of the lease waits for it.
+
+impl<S: Source> Runtime<S> {
+    /// Releases the leases of the attempts that are not counted. A lease that is not released
+    /// expires, and its attempt stays counted.
+    fn give_back_leases(&self, waiting: &[QueuedMessage]) -> impl Future + Send + '_ {
+        let until = Instant::now() + RELEASE_LIMIT;
+        let leases = waiting
+            .iter()
+            .filter_map(|queued| queued.message.noted_lease().and_then(NotedLease::take));
+        join_all(leases.map(|lease| async move { self.give_back_uncounted(&lease, until).await }))
+    }
+
+    /// Releases the lease if its attempt is not counted.
+    async fn give_back_uncounted(&self, lease: &InterruptedLease, until: Instant) {
+        if !lease.is_uncounted {
+            return;
+        }
+        let held = &lease.held;
+        match timeout_at(until, give_back_on(held, &self.pool)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::debug!(%error, message_id = %held.id(), "a lease is not released");
+            }
+            Err(_) => tracing::warn!(
+                message_id = %held.id(),
+                "the lease of an interrupted handler is not released in time"
+            ),
+        }
+    }
+
+    /// Stores a message as a dead letter with the token of its lease, or without it if the lease
+    /// has ended meanwhile. Returns false if the message is a dead letter already or was processed.
+    async fn bury_interrupted(&self, lease: &InterruptedLease) -> Result<bool, Error> {
+        let InterruptedLease { held, burial, .. } = lease;
+        match burial.bury(held, &self.pool).await {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::NotClaimed => {
+                let (id, destination) = (held.id(), held.destination());
+                burial.bury_unleased(id, destination, &self.pool).await
+            }
+            Err(error) => Err(error),
+        }
     }
 }
 
