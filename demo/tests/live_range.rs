@@ -29,7 +29,7 @@ async fn play(config: &LiveConfig) -> Result<LiveReport> {
 }
 
 /// Sends 20,000 commands, 30 % of them twice, and asserts that each command takes effect once.
-async fn everything_takes_effect_once_over(broker: Kind) -> Result<()> {
+async fn assert_each_command_takes_effect_once(broker: Kind) -> Result<()> {
     let mut config = LiveConfig::new(broker);
     config.field.messages = 20_000;
     let report = play(&config).await?;
@@ -84,13 +84,13 @@ async fn everything_takes_effect_once_over(broker: Kind) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_attempt_has_one_fact_over_rabbitmq_with_kills() -> Result<()> {
-    everything_takes_effect_once_over(Kind::RabbitMq).await
+    assert_each_command_takes_effect_once(Kind::RabbitMq).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "runs with: cargo xtask test everything"]
 async fn every_attempt_has_one_fact_over_nats_with_kills() -> Result<()> {
-    everything_takes_effect_once_over(Kind::Nats).await
+    assert_each_command_takes_effect_once(Kind::Nats).await
 }
 
 /// When the targets do not use idem, the same faults cause errors, and the checker reports these

@@ -86,11 +86,11 @@ impl Claimers {
         .await
     }
 
-    /// Ends the sessions. Checks that each message was done once, and that no claim was lost.
+    /// Ends the sessions. Ensures that each message was done once, and that no claim was lost.
     ///
     /// # Errors
     /// Fails when a session or a check has failed.
-    pub async fn end(mut self, session: &Session) -> Result<()> {
+    pub async fn ensure_each_done_once(mut self, session: &Session) -> Result<()> {
         self.load.is_over.store(true, Ordering::Relaxed);
         while let Some(ended) = self.tasks.join_next().await {
             ended??;

@@ -104,8 +104,8 @@ async fn effects(session: &Session, id: &str) -> Result<String> {
 }
 
 /// Interrupts one rotation in a new database, finishes it and, for a ring of claims, rotates until
-/// the first claim is removed.
-async fn interrupted(
+/// the first claim is removed. Asserts that no claim and no effect is lost or duplicated.
+async fn assert_interruption_loses_nothing(
     cluster: &mut Cluster,
     database: &str,
     ring: &str,
@@ -216,7 +216,7 @@ async fn i1_i6_restart_in_each_step_loses_and_duplicates_nothing() -> Result<()>
         ] {
             for &moment in moments {
                 let database = format!("{ring}_{moment:?}_{how:?}").to_lowercase();
-                interrupted(&mut cluster, &database, ring, moment, how)
+                assert_interruption_loses_nothing(&mut cluster, &database, ring, moment, how)
                     .await
                     .context(database)?;
             }

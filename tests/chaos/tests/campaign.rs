@@ -36,7 +36,7 @@ async fn campaign(arguments: &[&str]) -> Result<(Output, String)> {
 
 /// Asserts that a campaign with this planted bug fails, and that its ledger reports at least one of
 /// these errors.
-async fn is_reported(flaw: &str, minutes: &str, errors: &[Violation]) -> Result<()> {
+async fn assert_reported(flaw: &str, minutes: &str, errors: &[Violation]) -> Result<()> {
     let (output, ledger) = campaign(&["--break", flaw, "--minutes", minutes]).await?;
     assert_eq!(output.status.code(), Some(1), "{ledger}");
     assert!(
@@ -90,7 +90,7 @@ async fn campaign_over_nats_is_green() -> Result<()> {
 #[tokio::test]
 #[ignore = "runs with: cargo xtask test everything"]
 async fn acknowledging_before_the_commit_is_reported() -> Result<()> {
-    is_reported(
+    assert_reported(
         "ack-before-commit",
         "1",
         &[Violation::Lost, Violation::MoveNotOnce],
@@ -101,25 +101,25 @@ async fn acknowledging_before_the_commit_is_reported() -> Result<()> {
 #[tokio::test]
 #[ignore = "runs with: cargo xtask test everything"]
 async fn reject_without_dead_letter_is_reported() -> Result<()> {
-    is_reported("reject-drops", "1", &[Violation::PoisonNotOnce]).await
+    assert_reported("reject-drops", "1", &[Violation::PoisonNotOnce]).await
 }
 
 #[tokio::test]
 #[ignore = "runs with: cargo xtask test everything"]
 async fn rotation_without_a_fence_is_reported() -> Result<()> {
-    is_reported("skipped-fence", "2", &[Violation::ClaimedTwice]).await
+    assert_reported("skipped-fence", "2", &[Violation::ClaimedTwice]).await
 }
 
 #[tokio::test]
 #[ignore = "runs with: cargo xtask test everything"]
 async fn completion_without_the_token_is_reported() -> Result<()> {
-    is_reported("ignored-token", "1", &[Violation::LostToken]).await
+    assert_reported("ignored-token", "1", &[Violation::LostToken]).await
 }
 
 #[tokio::test]
 #[ignore = "runs with: cargo xtask test everything"]
 async fn observer_that_hangs_after_a_fault_is_reported() -> Result<()> {
-    is_reported("stuck-observer", "1", &[Violation::NotRecovered]).await
+    assert_reported("stuck-observer", "1", &[Violation::NotRecovered]).await
 }
 
 /// Returns the command lines of the running processes that contain this directory: the servers and

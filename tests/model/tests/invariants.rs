@@ -4,7 +4,9 @@ use idem_model::properties::INVARIANTS;
 use idem_model::{Claims, Rule};
 use stateright::{Checker, HasDiscoveries, Model};
 
-fn check(model: Claims) {
+/// Asserts that no order of the steps breaks an invariant, and that the model reaches the states
+/// that the invariants are about.
+fn assert_invariants_hold(model: Claims) {
     let checker = model.checker().threads(2).spawn_bfs().join();
     println!("{} states", checker.unique_state_count());
     checker.assert_properties();
@@ -14,7 +16,7 @@ fn check(model: Claims) {
 /// most one crash of the server, after any step.
 #[test]
 fn i1_message_is_claimed_once_in_every_order_of_steps() {
-    check(Claims {
+    assert_invariants_hold(Claims {
         crashes: 1,
         ..Claims::WHOLE
     });
@@ -24,7 +26,7 @@ fn i1_message_is_claimed_once_in_every_order_of_steps() {
 /// most one crash.
 #[test]
 fn i1_segments_and_rotations_break_no_invariant() {
-    check(Claims {
+    assert_invariants_hold(Claims {
         rotations: 1,
         advances: 2,
         crashes: 1,
@@ -36,7 +38,7 @@ fn i1_segments_and_rotations_break_no_invariant() {
 /// belongs to earlier claims.
 #[test]
 fn i1_slice_that_takes_claims_again_breaks_no_invariant() {
-    check(Claims {
+    assert_invariants_hold(Claims {
         rotations: 5,
         advances: 1,
         copies: false,
@@ -48,7 +50,7 @@ fn i1_slice_that_takes_claims_again_breaks_no_invariant() {
 /// wait for each other.
 #[test]
 fn i1_three_claimers_claim_a_message_once() {
-    check(Claims {
+    assert_invariants_hold(Claims {
         claimers: 3,
         rotations: 1,
         advances: 1,

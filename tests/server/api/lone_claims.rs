@@ -98,7 +98,8 @@ async fn claims(session: &Session) -> Result<String> {
     session.text("SELECT count(*) FROM idem.inbox").await
 }
 
-fn check(sql: &str, refusal: &Refusal) -> Result<()> {
+/// Fails if this is not the error of a lone claim.
+fn ensure_refused_as_lone(sql: &str, refusal: &Refusal) -> Result<()> {
     ensure!(refusal.sqlstate == "25P01", "{sql}: {refusal:?}");
     ensure!(
         refusal.message.ends_with("is alone in its transaction"),
@@ -113,12 +114,12 @@ fn check(sql: &str, refusal: &Refusal) -> Result<()> {
 async fn i10_lone_claim_fails() -> Result<()> {
     let (_db, session) = on_defaults("lone").await?;
     for sql in LONE {
-        check(sql, &session.refused(sql).await?)?;
+        ensure_refused_as_lone(sql, &session.refused(sql).await?)?;
         let prepared = session.prepare(sql).await?;
         let Err(error) = session.query(&prepared, &[]).await else {
             anyhow::bail!("the prepared statement did not fail: {sql}");
         };
-        check(
+        ensure_refused_as_lone(
             sql,
             &Refusal::from(error.as_db_error().context("not an error of the server")?),
         )?;
@@ -134,7 +135,7 @@ async fn i10_claim_that_shares_its_transaction_succeeds() -> Result<()> {
     let (_db, session) = on_defaults("shared").await?;
     for sql in WORKING {
         session.run(sql).await?;
-        is_done(&session, sql, "1").await?;
+        assert_done(&session, sql, "1").await?;
         // A string with two statements cannot be prepared.
         if !sql.contains("; ") {
             let prepared = session.prepare(sql).await?;
@@ -142,19 +143,19 @@ async fn i10_claim_that_shares_its_transaction_succeeds() -> Result<()> {
                 .query(&prepared, &[])
                 .await
                 .with_context(|| (*sql).to_owned())?;
-            is_done(&session, sql, "1").await?;
+            assert_done(&session, sql, "1").await?;
         }
     }
     for sql in ACCEPTED {
         session.run(sql).await?;
-        is_done(&session, sql, "0").await?;
+        assert_done(&session, sql, "0").await?;
     }
     Ok(())
 }
 
-/// Checks that one message is claimed and that table work has `rows` rows. Removes the claim and
+/// Asserts that one message is claimed and that table work has `rows` rows. Removes the claim and
 /// the rows.
-async fn is_done(session: &Session, sql: &str, rows: &str) -> Result<()> {
+async fn assert_done(session: &Session, sql: &str, rows: &str) -> Result<()> {
     assert_eq!(claims(session).await?, "1", "{sql}");
     assert_eq!(
         session.text("SELECT count(*) FROM work").await?,
@@ -245,7 +246,7 @@ async fn i10_lone_claim_warns_or_is_allowed_by_setting() -> Result<()> {
         anyhow::bail!("there is not exactly one warning: {warnings:?}");
     };
     assert_eq!(warning.severity, "WARNING");
-    check("warn", warning)?;
+    ensure_refused_as_lone("warn", warning)?;
     session
         .run("SELECT idem_try_claim('many ' || n, 'd') FROM generate_series(1, 3) n")
         .await?;

@@ -2,9 +2,24 @@
 //! crashes its consumer is counted, too.
 
 use anyhow::{Context, Result};
-use idem_testkit::{Database, until};
+use idem_testkit::{Database, Session, until};
 
 use super::fencing::acquire;
+
+/// Leases a message. Fails if the outcome and the attempt, as `acquired|1`, are not the expected
+/// ones. Returns the token.
+async fn ensure_leased(
+    session: &Session,
+    (id, destination): (&str, &str),
+    expected: &str,
+) -> Result<String> {
+    let acquire =
+        format!("SELECT outcome, attempt, token FROM idem_acquire('{id}', '{destination}')");
+    let result = session.text(&acquire).await?;
+    let token = result.strip_prefix(&format!("{expected}|"));
+    let token = token.with_context(|| format!("{id}: {result}, not {expected}"))?;
+    Ok(token.to_owned())
+}
 
 #[tokio::test]
 async fn attempt_that_kills_its_backend_is_counted() -> Result<()> {
@@ -60,12 +75,7 @@ async fn final_error_exhausts_message_and_keeps_100_errors() -> Result<()> {
         .await?;
     assert_eq!(released, "NULL");
     for n in 1..=100 {
-        let result = session
-            .text("SELECT outcome, attempt, token FROM idem_acquire('m', 'work')")
-            .await?;
-        let token = result
-            .strip_prefix("exhausted|1|")
-            .with_context(|| format!("{n}: {result}"))?;
+        let token = ensure_leased(&session, ("m", "work"), "exhausted|1").await?;
         session
             .run(&format!(
                 "SELECT idem_release('m', 'work', {token}, 'again {n}', final => true)"
@@ -101,33 +111,28 @@ async fn released_exhausted_lease_gives_back_no_attempt() -> Result<()> {
     session
         .run("SELECT idem_configure_retries('work', 2, base => '0')")
         .await?;
-    let acquire = "SELECT outcome, attempt, token FROM idem_acquire('m', 'work')";
-    let lease = async |expected: &str| {
-        let result = session.text(acquire).await?;
-        let token = result
-            .strip_prefix(expected)
-            .with_context(|| format!("{result}, not {expected}"))?;
-        anyhow::Ok(token.to_owned())
-    };
-    let release = async |token: &str, error: &str| {
+    let ensure_leased_then_release = async |leased: &str, error: &str| {
+        let token = ensure_leased(&session, ("m", "work"), leased).await?;
         let sql = format!("SELECT idem_release('m', 'work', {token}{error})");
         session.run(&sql).await
     };
     // An attempt that was not used is given back, so the next lease has the same number.
-    release(&lease("acquired|1|").await?, "").await?;
-    release(&lease("acquired|1|").await?, ", 'boom'").await?;
-    release(&lease("acquired|2|").await?, "").await?;
-    release(&lease("acquired|2|").await?, ", 'boom'").await?;
+    ensure_leased_then_release("acquired|1", "").await?;
+    ensure_leased_then_release("acquired|1", ", 'boom'").await?;
+    ensure_leased_then_release("acquired|2", "").await?;
+    ensure_leased_then_release("acquired|2", ", 'boom'").await?;
     for _ in 0..3 {
-        release(&lease("exhausted|2|").await?, "").await?;
+        ensure_leased_then_release("exhausted|2", "").await?;
     }
     // When the limit is raised, the next attempt is the third.
     session
         .run("SELECT idem_configure_retries('work', 3, base => '0')")
         .await?;
-    release(&lease("acquired|3|").await?, ", 'boom'").await?;
-    release(&lease("exhausted|3|").await?, "").await?;
-    lease("exhausted|3|").await?;
+    ensure_leased_then_release("acquired|3", ", 'boom'").await?;
+    ensure_leased_then_release("exhausted|3", "").await?;
+    ensure_leased(&session, ("m", "work"), "exhausted|3").await?;
+    let attempts = "SELECT attempt, jsonb_array_length(errors) FROM idem.pending";
+    assert_eq!(session.text(attempts).await?, "3|3");
     Ok(())
 }
 
@@ -159,14 +164,7 @@ async fn release_after_expired_or_final_attempt_gives_back_none() -> Result<()> 
         .await?;
     for (id, destination) in [("m", "work"), ("f", "other")] {
         for _ in 0..2 {
-            let result = session
-                .text(&format!(
-                    "SELECT outcome, attempt, token FROM idem_acquire('{id}', '{destination}')"
-                ))
-                .await?;
-            let token = result
-                .strip_prefix("exhausted|1|")
-                .with_context(|| result.clone())?;
+            let token = ensure_leased(&session, (id, destination), "exhausted|1").await?;
             session
                 .run(&format!(
                     "SELECT idem_release('{id}', '{destination}', {token})"

@@ -150,7 +150,9 @@ async fn assert_continues(restored: &Session, step: &str, recorded: &[String]) -
     Ok(())
 }
 
-async fn dump_at(step: &str, drop_default: bool) -> Result<()> {
+/// Dumps a database whose ring `standard` is at `step` of a rotation, and restores it. Asserts that
+/// every row is restored once, and that the claims, the relays and the rotation continue.
+async fn assert_restored_database_continues(step: &str, drop_default: bool) -> Result<()> {
     // The cluster has no worker, because a worker would rotate before the two databases are
     // compared.
     let cluster = cluster("dumped")?
@@ -202,17 +204,17 @@ async fn dump_at(step: &str, drop_default: bool) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i1_i3_i4_restored_database_continues() -> Result<()> {
-    dump_at("opened", false).await
+    assert_restored_database_continues("opened", false).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i1_i3_i4_database_restored_between_segments_continues() -> Result<()> {
-    dump_at("advancing", false).await
+    assert_restored_database_continues("advancing", false).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn i1_i3_i4_restored_database_has_no_dropped_relay() -> Result<()> {
-    dump_at("rotated", true).await
+    assert_restored_database_continues("rotated", true).await
 }
 
 /// I9. Goal: a dump contains the kinds that a role was granted, so `idem_revoke` can revoke one of

@@ -30,7 +30,8 @@ async fn rotate_fast(session: &Session) -> Result<()> {
     Ok(())
 }
 
-async fn keeps_rotating(session: &Session) -> Result<()> {
+/// Fails if the worker does not rotate the ring through all of its slices in time.
+async fn ensure_keeps_rotating(session: &Session) -> Result<()> {
     let before = rotations(session, "standard").await?;
     until("the worker rotates the ring", async || {
         Ok(rotations(session, "standard").await? > before + SEALED as i64)
@@ -59,7 +60,7 @@ async fn worker_restarts_when_killed_and_delays_no_shutdown() -> Result<()> {
     let mut cluster = server("worker")?;
     let session = Session::in_database_with_idem(&cluster, "shop").await?;
     rotate_fast(&session).await?;
-    keeps_rotating(&session).await?;
+    ensure_keeps_rotating(&session).await?;
     assert_eq!(
         session
             .text("SELECT status FROM idem_health() WHERE check_name = 'worker'")
@@ -80,7 +81,7 @@ async fn worker_restarts_when_killed_and_delays_no_shutdown() -> Result<()> {
             .is_some_and(|pid| pid != launcher))
     })
     .await?;
-    keeps_rotating(&session).await?;
+    ensure_keeps_rotating(&session).await?;
 
     // Send SIGTERM to a maintainer while the ring waits at the fence.
     let holder = Session::superuser(&cluster, "shop").await?;
@@ -92,7 +93,7 @@ async fn worker_restarts_when_killed_and_delays_no_shutdown() -> Result<()> {
     })
     .await?;
     holder.run("COMMIT").await?;
-    keeps_rotating(&session).await?;
+    ensure_keeps_rotating(&session).await?;
 
     // Send SIGKILL to the launcher.
     let launcher = worker_pid(&session, "launcher")
@@ -101,7 +102,7 @@ async fn worker_restarts_when_killed_and_delays_no_shutdown() -> Result<()> {
     cluster.crash_backend(launcher)?;
     cluster.wait_until_ready(DEADLINE)?;
     let session = Session::superuser(&cluster, "shop").await?;
-    keeps_rotating(&session).await?;
+    ensure_keeps_rotating(&session).await?;
 
     // Stop the server with a fast shutdown while the ring waits at the fence.
     let holder = Session::superuser(&cluster, "shop").await?;
@@ -115,7 +116,7 @@ async fn worker_restarts_when_killed_and_delays_no_shutdown() -> Result<()> {
     );
     cluster.start()?;
     let session = Session::superuser(&cluster, "shop").await?;
-    keeps_rotating(&session).await?;
+    ensure_keeps_rotating(&session).await?;
     let log = cluster.log()?;
     ensure!(
         !log.contains("PANIC") && !log.contains("ERROR:  idem"),
@@ -132,7 +133,7 @@ async fn worker_blocks_no_drop_of_database_or_extension() -> Result<()> {
         let name = format!("shop_{round}");
         let session = Session::in_database_with_idem(&cluster, &name).await?;
         rotate_fast(&session).await?;
-        keeps_rotating(&session).await?;
+        ensure_keeps_rotating(&session).await?;
 
         // A pass can be running during each of these statements and must not block it.
         session
@@ -149,7 +150,7 @@ async fn worker_blocks_no_drop_of_database_or_extension() -> Result<()> {
         session.run("DROP EXTENSION idem").await?;
         session.run("CREATE EXTENSION idem").await?;
         rotate_fast(&session).await?;
-        keeps_rotating(&session).await?;
+        ensure_keeps_rotating(&session).await?;
 
         // While the ring waits at the fence, another session executes the same maintenance steps.
         let holder = Session::superuser(&cluster, &name).await?;
@@ -177,6 +178,8 @@ async fn worker_blocks_no_drop_of_database_or_extension() -> Result<()> {
         drop((session, holder));
         postgres.run(&format!("DROP DATABASE {name}")).await?;
     }
+    let left = "SELECT count(*) FROM pg_database WHERE datname LIKE 'shop%'";
+    assert_eq!(postgres.text(left).await?, "0");
     Ok(())
 }
 
@@ -265,6 +268,9 @@ async fn i11_long_step_stops_no_command_on_the_database() -> Result<()> {
             database = "store";
         }
     }
+    let left = "SELECT string_agg(datname, ' ') FROM pg_database
+                 WHERE datname IN ('shop', 'store', 'clone')";
+    assert_eq!(postgres.text(left).await?, "clone");
     Ok(())
 }
 
@@ -314,17 +320,17 @@ async fn i11_pinned_databases_delay_no_other_database() -> Result<()> {
     for n in 1..=6 {
         let observer = Session::in_database_with_idem(&cluster, &format!("pinned_{n}")).await?;
         rotate_fast(&observer).await?;
-        keeps_rotating(&observer).await?;
+        ensure_keeps_rotating(&observer).await?;
         let holder = Session::superuser(&cluster, &format!("pinned_{n}")).await?;
         pin_the_fence(&holder, &observer).await?;
         pinned.push((holder, observer));
     }
     let session = Session::in_database_with_idem(&cluster, "free").await?;
     rotate_fast(&session).await?;
-    keeps_rotating(&session).await?;
+    ensure_keeps_rotating(&session).await?;
     for (holder, observer) in pinned {
         holder.run("COMMIT").await?;
-        keeps_rotating(&observer).await?;
+        ensure_keeps_rotating(&observer).await?;
     }
     Ok(())
 }

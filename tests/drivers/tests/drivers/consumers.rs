@@ -357,8 +357,8 @@ impl Trial {
         Ok(fixture.payments().await? - before)
     }
 
-    /// Publishes messages that are always rejected, and a payment after them. Each of them becomes a
-    /// dead letter, also one without an id that PostgreSQL can store, and the payment is paid.
+    /// Publishes messages that are always rejected, and a payment after them. Each of them becomes
+    /// a dead letter, also one without an id that PostgreSQL can store, and the payment is paid.
     async fn reject(&self, code: &str) -> Result<()> {
         let fixture = &self.fixture;
         let consumer = self.consume(code).await?;
@@ -417,11 +417,11 @@ impl Trial {
     }
 }
 
-/// Each message takes effect once: duplicates are ignored, and a message is neither lost nor paid
-/// twice when its consumer is killed before or after the commit. A message that is always rejected
-/// becomes a dead letter, and a consumer that loses its broker ends. The same code without idem pays
-/// twice, and the same code with an early acknowledgement loses a message.
-async fn pays_once(name: &str, language: Language) -> Result<()> {
+/// Asserts that each message takes effect once: duplicates are ignored, and a message is neither
+/// lost nor paid twice when its consumer is killed before or after the commit. A message that is
+/// always rejected becomes a dead letter, and a consumer that loses its broker ends. The same code
+/// without idem pays twice, and the same code with an early acknowledgement loses a message.
+async fn assert_pays_once(name: &str, language: Language) -> Result<()> {
     let fixture = Fixture::start(name).await?;
     let output = fixture.output.clone();
     let paid = try_all(&Trial { fixture, language }).await;
@@ -457,7 +457,7 @@ async fn python_consumer_pays_once() -> Result<()> {
             r#"channel.consume("payments", auto_ack=True)"#,
         ),
     };
-    pays_once("python_consumer", python).await
+    assert_pays_once("python_consumer", python).await
 }
 
 #[tokio::test]
@@ -470,7 +470,7 @@ async fn node_consumer_pays_once() -> Result<()> {
             "}, { noAck: true });",
         ),
     };
-    pays_once("node_consumer", node).await
+    assert_pays_once("node_consumer", node).await
 }
 
 #[tokio::test]
@@ -484,7 +484,7 @@ async fn go_consumer_pays_once() -> Result<()> {
             r#"Consume("payments", "", true,"#,
         ),
     };
-    pays_once("go_consumer", go).await
+    assert_pays_once("go_consumer", go).await
 }
 
 #[tokio::test]
@@ -498,7 +498,7 @@ async fn java_consumer_pays_once() -> Result<()> {
             r#"basicConsume("payments", true,"#,
         ),
     };
-    pays_once("java_consumer", java).await
+    assert_pays_once("java_consumer", java).await
 }
 
 #[tokio::test]
@@ -512,7 +512,7 @@ async fn php_consumer_pays_once() -> Result<()> {
             "basic_consume('payments', no_ack: true, callback:",
         ),
     };
-    pays_once("php_consumer", php).await
+    assert_pays_once("php_consumer", php).await
 }
 
 #[tokio::test]
@@ -523,7 +523,7 @@ async fn ruby_consumer_pays_once() -> Result<()> {
         command: |code| Ok(install::ruby_consumer(code)),
         acknowledged_early: ("manual_ack: true", "manual_ack: false"),
     };
-    pays_once("ruby_consumer", ruby).await
+    assert_pays_once("ruby_consumer", ruby).await
 }
 
 #[tokio::test]
@@ -534,7 +534,7 @@ async fn c_consumer_pays_once() -> Result<()> {
         command: install::c_consumer,
         acknowledged_early: ("amqp_empty_bytes, 0, 0, 0,", "amqp_empty_bytes, 0, 1, 0,"),
     };
-    pays_once("c_consumer", c).await
+    assert_pays_once("c_consumer", c).await
 }
 
 #[tokio::test]
@@ -545,5 +545,5 @@ async fn perl_consumer_pays_once() -> Result<()> {
         command: |code| Ok(install::perl_consumer(code)),
         acknowledged_early: ("no_ack => 0", "no_ack => 1"),
     };
-    pays_once("perl_consumer", perl).await
+    assert_pays_once("perl_consumer", perl).await
 }

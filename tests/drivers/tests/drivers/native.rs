@@ -4,7 +4,7 @@ use anyhow::Result;
 use idem_drivers::{Program, install};
 use idem_testkit::Database;
 
-use crate::{Known, pass};
+use crate::{Known, ensure_passes_all};
 
 /// pgx converts the elements to the type of the parameter, and finds the error itself.
 pub const PGX: Known<'static> = (
@@ -16,28 +16,28 @@ pub const PGX: Known<'static> = (
 #[ignore = "runs with: cargo xtask test drivers"]
 async fn dbd_pg_passes_the_cases() -> Result<()> {
     let db = Database::with_idem("drivers_dbd_pg").await?;
-    pass(&mut Program::start(install::perl()?, &db)?, &[]).await
+    ensure_passes_all(&mut Program::start(install::perl()?, &db)?, &[]).await
 }
 
 #[tokio::test]
 #[ignore = "runs with: cargo xtask test drivers"]
 async fn ruby_pg_passes_the_cases() -> Result<()> {
     let db = Database::with_idem("drivers_ruby_pg").await?;
-    pass(&mut Program::start(install::ruby()?, &db)?, &[]).await
+    ensure_passes_all(&mut Program::start(install::ruby()?, &db)?, &[]).await
 }
 
 #[tokio::test]
 #[ignore = "runs with: cargo xtask test drivers"]
 async fn pdo_passes_the_cases() -> Result<()> {
     let db = Database::with_idem("drivers_pdo").await?;
-    pass(&mut Program::start(install::php()?, &db)?, &[]).await
+    ensure_passes_all(&mut Program::start(install::php()?, &db)?, &[]).await
 }
 
 #[tokio::test]
 #[ignore = "runs with: cargo xtask test drivers"]
 async fn pgx_passes_the_cases() -> Result<()> {
     let db = Database::with_idem("drivers_pgx").await?;
-    pass(&mut Program::start(install::go("pgx")?, &db)?, &[PGX]).await
+    ensure_passes_all(&mut Program::start(install::go("pgx")?, &db)?, &[PGX]).await
 }
 
 #[tokio::test]
@@ -45,14 +45,14 @@ async fn pgx_passes_the_cases() -> Result<()> {
 async fn database_sql_passes_the_cases() -> Result<()> {
     let db = Database::with_idem("drivers_database_sql").await?;
     let mut driver = Program::start(install::go("database_sql")?, &db)?;
-    pass(&mut driver, &[PGX]).await
+    ensure_passes_all(&mut driver, &[PGX]).await
 }
 
 #[tokio::test]
 #[ignore = "runs with: cargo xtask test drivers"]
 async fn pgjdbc_passes_the_cases() -> Result<()> {
     let db = Database::with_idem("drivers_pgjdbc").await?;
-    pass(&mut Program::start(install::java("pgjdbc")?, &db)?, &[]).await
+    ensure_passes_all(&mut Program::start(install::java("pgjdbc")?, &db)?, &[]).await
 }
 
 /// A plain transaction is `@Transactional`, and one with an option is a `TransactionTemplate`.
@@ -60,12 +60,12 @@ async fn pgjdbc_passes_the_cases() -> Result<()> {
 #[ignore = "runs with: cargo xtask test drivers"]
 async fn spring_passes_the_cases() -> Result<()> {
     let db = Database::with_idem("drivers_spring").await?;
-    pass(&mut Program::start(install::java("spring")?, &db)?, &[]).await
+    ensure_passes_all(&mut Program::start(install::java("spring")?, &db)?, &[]).await
 }
 
 #[tokio::test]
 #[ignore = "runs with: cargo xtask test drivers"]
 async fn libpq_pipeline_passes_the_cases() -> Result<()> {
     let db = Database::with_idem("drivers_libpq_pipeline").await?;
-    pass(&mut Program::start(install::c()?, &db)?, &[]).await
+    ensure_passes_all(&mut Program::start(install::c()?, &db)?, &[]).await
 }

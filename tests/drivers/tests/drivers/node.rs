@@ -4,7 +4,7 @@ use anyhow::Result;
 use idem_drivers::{Program, install};
 use idem_testkit::Database;
 
-use crate::{Known, pass};
+use crate::{Known, ensure_passes_all};
 
 /// postgres.js writes each argument for a JSON parameter as JSON, and null as NULL.
 pub const POSTGRES_JS: [Known<'static>; 2] = [
@@ -18,7 +18,7 @@ pub const POSTGRES_JS: [Known<'static>; 2] = [
 #[tokio::test]
 async fn node_postgres_passes_the_cases() -> Result<()> {
     let db = Database::with_idem("drivers_node_postgres").await?;
-    pass(&mut Program::start(install::node("pg")?, &db)?, &[]).await
+    ensure_passes_all(&mut Program::start(install::node("pg")?, &db)?, &[]).await
 }
 
 #[tokio::test]
@@ -26,7 +26,7 @@ async fn node_postgres_passes_the_cases() -> Result<()> {
 async fn postgres_js_passes_the_cases() -> Result<()> {
     let db = Database::with_idem("drivers_postgres_js").await?;
     let mut driver = Program::start(install::node("postgres")?, &db)?;
-    pass(&mut driver, &POSTGRES_JS).await
+    ensure_passes_all(&mut driver, &POSTGRES_JS).await
 }
 
 #[tokio::test]
@@ -34,14 +34,14 @@ async fn postgres_js_passes_the_cases() -> Result<()> {
 async fn drizzle_passes_the_cases() -> Result<()> {
     let db = Database::with_idem("drivers_drizzle").await?;
     let mut driver = Program::start(install::node_orm("drizzle")?, &db)?;
-    pass(&mut driver, &[]).await
+    ensure_passes_all(&mut driver, &[]).await
 }
 
 #[tokio::test]
 #[ignore = "runs with: cargo xtask test drivers"]
 async fn knex_passes_the_cases() -> Result<()> {
     let db = Database::with_idem("drivers_knex").await?;
-    pass(&mut Program::start(install::node_orm("knex")?, &db)?, &[]).await
+    ensure_passes_all(&mut Program::start(install::node_orm("knex")?, &db)?, &[]).await
 }
 
 #[tokio::test]
@@ -49,7 +49,7 @@ async fn knex_passes_the_cases() -> Result<()> {
 async fn kysely_passes_the_cases() -> Result<()> {
     let db = Database::with_idem("drivers_kysely").await?;
     let mut driver = Program::start(install::node_orm("kysely")?, &db)?;
-    pass(&mut driver, &[]).await
+    ensure_passes_all(&mut driver, &[]).await
 }
 
 #[tokio::test]
@@ -57,7 +57,7 @@ async fn kysely_passes_the_cases() -> Result<()> {
 async fn prisma_passes_the_cases() -> Result<()> {
     let db = Database::with_idem("drivers_prisma").await?;
     let mut driver = Program::start(install::node_orm("prisma")?, &db)?;
-    pass(&mut driver, &[]).await
+    ensure_passes_all(&mut driver, &[]).await
 }
 
 #[tokio::test]
@@ -65,5 +65,5 @@ async fn prisma_passes_the_cases() -> Result<()> {
 async fn typeorm_passes_the_cases() -> Result<()> {
     let db = Database::with_idem("drivers_typeorm").await?;
     let mut driver = Program::start(install::node_orm("typeorm")?, &db)?;
-    pass(&mut driver, &[]).await
+    ensure_passes_all(&mut driver, &[]).await
 }

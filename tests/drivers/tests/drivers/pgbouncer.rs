@@ -11,7 +11,7 @@ use idem_testkit::Database;
 use crate::native::PGX;
 use crate::node::POSTGRES_JS;
 use crate::python::ASYNCPG;
-use crate::{Known, pass_cases};
+use crate::{Known, ensure_passes};
 
 /// Executes Python with a library whose function `connect` has one further argument. The arguments
 /// are the library, the argument, and those of the program.
@@ -43,7 +43,11 @@ fn with(mut driver: Command, option: &str) -> Command {
 
 /// Executes the cases with a driver that connects to PgBouncer. A case that changes a setting of
 /// its session is not executed: another client inherits the session and its setting.
-async fn pass_behind(name: &str, driver: Command, known: &[Known<'_>]) -> Result<()> {
+async fn ensure_passes_behind_pgbouncer(
+    name: &str,
+    driver: Command,
+    known: &[Known<'_>],
+) -> Result<()> {
     let db = Database::with_idem(name).await?;
     let pgbouncer = PgBouncer::start(db.cluster(), db.name())?;
     let address = pgbouncer.connection_string();
@@ -64,7 +68,7 @@ async fn pass_behind(name: &str, driver: Command, known: &[Known<'_>]) -> Result
         behind.current_dir(folder);
     }
     let cases: Vec<_> = all()?.into_iter().filter(keeps_settings).collect();
-    pass_cases(&mut Program::start(behind, &db)?, &cases, known).await
+    ensure_passes(&mut Program::start(behind, &db)?, &cases, known).await
 }
 
 fn keeps_settings(case: &Case) -> bool {
@@ -74,7 +78,7 @@ fn keeps_settings(case: &Case) -> bool {
 #[tokio::test]
 #[ignore = "runs with: cargo xtask test drivers"]
 async fn psycopg_passes_the_cases_behind_pgbouncer() -> Result<()> {
-    pass_behind(
+    ensure_passes_behind_pgbouncer(
         "pgbouncer_psycopg",
         python_with("psycopg", "prepare_threshold=None")?,
         &[],
@@ -85,7 +89,7 @@ async fn psycopg_passes_the_cases_behind_pgbouncer() -> Result<()> {
 #[tokio::test]
 #[ignore = "runs with: cargo xtask test drivers"]
 async fn asyncpg_passes_the_cases_behind_pgbouncer() -> Result<()> {
-    pass_behind(
+    ensure_passes_behind_pgbouncer(
         "pgbouncer_asyncpg",
         python_with("asyncpg", "statement_cache_size=0")?,
         &ASYNCPG,
@@ -96,13 +100,13 @@ async fn asyncpg_passes_the_cases_behind_pgbouncer() -> Result<()> {
 #[tokio::test]
 #[ignore = "runs with: cargo xtask test drivers"]
 async fn node_postgres_passes_the_cases_behind_pgbouncer() -> Result<()> {
-    pass_behind("pgbouncer_node_postgres", install::node("pg")?, &[]).await
+    ensure_passes_behind_pgbouncer("pgbouncer_node_postgres", install::node("pg")?, &[]).await
 }
 
 #[tokio::test]
 #[ignore = "runs with: cargo xtask test drivers"]
 async fn postgres_js_passes_the_cases_behind_pgbouncer() -> Result<()> {
-    pass_behind(
+    ensure_passes_behind_pgbouncer(
         "pgbouncer_postgres_js",
         install::node("postgres")?,
         &POSTGRES_JS,
@@ -113,7 +117,7 @@ async fn postgres_js_passes_the_cases_behind_pgbouncer() -> Result<()> {
 #[tokio::test]
 #[ignore = "runs with: cargo xtask test drivers"]
 async fn pgjdbc_passes_the_cases_behind_pgbouncer() -> Result<()> {
-    pass_behind(
+    ensure_passes_behind_pgbouncer(
         "pgbouncer_pgjdbc",
         with(install::java("pgjdbc")?, "prepareThreshold=0"),
         &[],
@@ -124,7 +128,7 @@ async fn pgjdbc_passes_the_cases_behind_pgbouncer() -> Result<()> {
 #[tokio::test]
 #[ignore = "runs with: cargo xtask test drivers"]
 async fn pgx_passes_the_cases_behind_pgbouncer() -> Result<()> {
-    pass_behind(
+    ensure_passes_behind_pgbouncer(
         "pgbouncer_pgx",
         with(install::go("pgx")?, "statement_cache_mode=describe"),
         &[PGX],

@@ -5,7 +5,7 @@ use idem_drivers::{Program, install};
 use idem_spec::{Cell, Driver, Saved};
 use idem_testkit::Database;
 
-use crate::{Known, pass};
+use crate::{Known, ensure_passes_all};
 
 /// asyncpg does not send a value that has not the type of the parameter.
 pub const ASYNCPG: [Known<'static>; 1] = [(
@@ -16,7 +16,7 @@ pub const ASYNCPG: [Known<'static>; 1] = [(
 #[tokio::test]
 async fn psycopg_passes_the_cases() -> Result<()> {
     let db = Database::with_idem("drivers_psycopg").await?;
-    pass(&mut Program::start(install::python("psycopg")?, &db)?, &[]).await
+    ensure_passes_all(&mut Program::start(install::python("psycopg")?, &db)?, &[]).await
 }
 
 #[tokio::test]
@@ -24,14 +24,14 @@ async fn psycopg_passes_the_cases() -> Result<()> {
 async fn asyncpg_passes_the_cases() -> Result<()> {
     let db = Database::with_idem("drivers_asyncpg").await?;
     let mut driver = Program::start(install::python("asyncpg")?, &db)?;
-    pass(&mut driver, &ASYNCPG).await
+    ensure_passes_all(&mut driver, &ASYNCPG).await
 }
 
 #[tokio::test]
 #[ignore = "runs with: cargo xtask test drivers"]
 async fn sqlalchemy_core_passes_the_cases() -> Result<()> {
     let db = Database::with_idem("drivers_sqlalchemy_core").await?;
-    pass(
+    ensure_passes_all(
         &mut Program::start(install::python_orm("sqlalchemy_core")?, &db)?,
         &[],
     )
@@ -42,7 +42,7 @@ async fn sqlalchemy_core_passes_the_cases() -> Result<()> {
 #[ignore = "runs with: cargo xtask test drivers"]
 async fn sqlalchemy_session_passes_the_cases() -> Result<()> {
     let db = Database::with_idem("drivers_sqlalchemy_session").await?;
-    pass(
+    ensure_passes_all(
         &mut Program::start(install::python_orm("sqlalchemy_session")?, &db)?,
         &[],
     )
@@ -54,14 +54,14 @@ async fn sqlalchemy_session_passes_the_cases() -> Result<()> {
 async fn sqlalchemy_async_passes_the_cases() -> Result<()> {
     let db = Database::with_idem("drivers_sqlalchemy_async").await?;
     let mut driver = Program::start(install::python_orm("sqlalchemy_async")?, &db)?;
-    pass(&mut driver, &ASYNCPG).await
+    ensure_passes_all(&mut driver, &ASYNCPG).await
 }
 
 #[tokio::test]
 #[ignore = "runs with: cargo xtask test drivers"]
 async fn django_passes_the_cases() -> Result<()> {
     let db = Database::with_idem("drivers_django").await?;
-    pass(
+    ensure_passes_all(
         &mut Program::start(install::python_orm("django")?, &db)?,
         &[],
     )
@@ -73,7 +73,7 @@ async fn django_passes_the_cases() -> Result<()> {
 async fn idem_pg_passes_the_cases() -> Result<()> {
     let db = Database::with_idem("drivers_idem_pg").await?;
     let mut driver = Program::start(install::python_package_driver()?, &db)?;
-    pass(&mut driver, &[]).await?;
+    ensure_passes_all(&mut driver, &[]).await?;
     let saved = Saved::new();
     let counted = driver.execute("first", "SELECT method_calls", &[], &saved);
     let counted = counted.await?.map_err(|refusal| anyhow!("{refusal:?}"))?;

@@ -11,17 +11,46 @@ use anyhow::{Result, ensure};
 use idem_brokers::RabbitMq;
 use idem_testkit::Database;
 
-/// Runs a command. Fails with its output if it fails.
-fn run(command: &mut Command) -> Result<()> {
+/// Runs a command, and returns its standard output. Fails with its output if it fails.
+fn ensure_succeeds(command: &mut Command) -> Result<String> {
     let output = command.output()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
     ensure!(
         output.status.success(),
-        "{command:?}: {}\n{}{}",
+        "{command:?}: {}\n{text}{}",
         output.status,
-        String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr)
     );
+    Ok(text)
+}
+
+/// Runs a command that executes tests. Fails if a test fails, or if no test was executed.
+fn ensure_tests_pass(command: &mut Command) -> Result<()> {
+    let text = ensure_succeeds(command)?;
+    ensure!(passed(&text) > 0, "{command:?}: no test has passed\n{text}");
     Ok(())
+}
+
+/// Returns the number of tests that have passed, by the summaries of pytest, Node.js and cargo.
+fn passed(output: &str) -> u64 {
+    let words: Vec<_> = output.split_whitespace().collect();
+    let counts = words.windows(2).filter_map(|pair| match pair {
+        [count, "passed" | "passed," | "passed;"] => count.parse::<u64>().ok(),
+        ["pass", count] => count.parse().ok(),
+        _ => None,
+    });
+    counts.sum()
+}
+
+#[test]
+fn passed_tests_are_counted_in_each_summary() {
+    assert_eq!(passed("..s\n12 passed, 1 skipped in 0.31s\n"), 12);
+    assert_eq!(passed("1 skipped in 0.01s\n"), 0);
+    let node = "\u{2139} tests 4\n\u{2139} pass 3\n\u{2139} skipped 1\n";
+    assert_eq!(passed(&node.repeat(2)), 6);
+    assert_eq!(passed("\u{2139} tests 1\n\u{2139} pass 0\n"), 0);
+    let cargo = "test result: ok. 5 passed; 0 failed; 1 ignored;\n";
+    assert_eq!(passed(cargo), 5);
 }
 
 /// Settings that change the texts of times and intervals. A package must not read these texts.

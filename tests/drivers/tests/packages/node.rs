@@ -2,14 +2,16 @@
 
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use idem_brokers::{Nats, RabbitMq, Redis};
 use idem_cluster::workspace_root;
 use idem_drivers::install;
 use idem_testkit::Database;
 use rdkafka::mocking::MockCluster;
 
-use crate::{OTHER_TEXTS, environment_of_control, run, with_settings};
+use crate::{
+    OTHER_TEXTS, ensure_succeeds, ensure_tests_pass, environment_of_control, with_settings,
+};
 
 fn on(db: &Database, mut command: Command) -> Command {
     db.cluster().set_server_of(&mut command);
@@ -24,7 +26,7 @@ async fn tests_of_the_node_package_pass() -> Result<()> {
     let db = Database::with_idem("packages_node").await?;
     let mut node = on(&db, install::node_package()?);
     node.env("IDEM_CASES", workspace_root().join("tests/spec/cases"));
-    run(node.arg("scripts/test.mjs"))
+    ensure_tests_pass(node.arg("scripts/test.mjs"))
 }
 
 /// The tests of the package with Prisma and TypeORM, and their types.
@@ -32,7 +34,7 @@ async fn tests_of_the_node_package_pass() -> Result<()> {
 #[ignore = "runs with: cargo xtask test packages"]
 async fn tests_with_the_large_orms_of_node_pass() -> Result<()> {
     let db = Database::with_idem("packages_node_orms").await?;
-    run(on(&db, install::node_package_orms()?).arg("scripts/test-orms.mjs"))
+    ensure_tests_pass(on(&db, install::node_package_orms()?).arg("scripts/test-orms.mjs"))
 }
 
 /// The tests of the package with the oldest versions of Node.js that it supports, and with settings
@@ -43,7 +45,7 @@ async fn tests_of_the_node_package_pass_with_old_versions() -> Result<()> {
     let db = with_settings("packages_node_versions", &OTHER_TEXTS).await?;
     let mut node = on(&db, install::node_package_versions()?);
     node.env("IDEM_CASES", workspace_root().join("tests/spec/cases"));
-    run(node.arg("scripts/test-versions.mjs"))
+    ensure_tests_pass(node.arg("scripts/test-versions.mjs"))
 }
 
 /// Each consumer is killed before a commit and before an acknowledgement. Each message takes effect
@@ -64,12 +66,14 @@ async fn recipes_of_node_run() -> Result<()> {
     node.env("AMQP_URL", rabbitmq.url());
     node.env("KAFKA_BROKERS", kafka.bootstrap_servers());
     node.env("NATS_URL", nats.url());
-    run(node.env("REDIS_URL", redis.url()))
+    ensure_tests_pass(node.env("REDIS_URL", redis.url()))
 }
 
 #[test]
 fn node_package_is_linted() -> Result<()> {
-    run(install::node_package()?.args(["node_modules/eslint/bin/eslint.js", "."]))
+    let mut node = install::node_package()?;
+    ensure_succeeds(node.args(["node_modules/eslint/bin/eslint.js", "."]))?;
+    Ok(())
 }
 
 /// A new user installs the archive into an empty folder, and runs the first example of the README:
@@ -77,5 +81,8 @@ fn node_package_is_linted() -> Result<()> {
 #[tokio::test]
 async fn new_user_runs_the_first_example_in_node() -> Result<()> {
     let db = Database::with_idem("packages_node_user").await?;
-    run(on(&db, install::node_package()?).arg("scripts/check-package.mjs"))
+    let mut node = on(&db, install::node_package()?);
+    let said = ensure_succeeds(node.arg("scripts/check-package.mjs"))?;
+    ensure!(said.contains("the package is complete"), "{said}");
+    Ok(())
 }

@@ -9,7 +9,10 @@ use idem_cluster::workspace_root;
 use idem_drivers::install;
 use idem_testkit::Database;
 
-use crate::{OTHER_TEXTS, OTHER_TRANSACTIONS, environment_of_control, run, with_settings};
+use crate::{
+    OTHER_TEXTS, OTHER_TRANSACTIONS, ensure_succeeds, ensure_tests_pass, environment_of_control,
+    with_settings,
+};
 
 /// Returns the command that runs a module of Python in the folder of the package.
 fn module(name: &str) -> Result<Command> {
@@ -29,7 +32,7 @@ fn on(db: &Database, mut command: Command) -> Command {
 async fn tests_of_the_python_package_pass() -> Result<()> {
     let db = Database::with_idem("packages_python").await?;
     let mut pytest = on(&db, module("pytest")?);
-    run(pytest.args(["--quiet", "--color=no"]))
+    ensure_tests_pass(pytest.args(["--quiet", "--color=no"]))
 }
 
 /// The same tests with other settings of the session. The package sets the isolation level that a
@@ -40,7 +43,7 @@ async fn tests_of_the_python_package_pass_with_other_settings() -> Result<()> {
     let settings = [&OTHER_TEXTS[..], &OTHER_TRANSACTIONS].concat();
     let db = with_settings("packages_python_settings", &settings).await?;
     let mut pytest = on(&db, module("pytest")?);
-    run(pytest.args(["--quiet", "--color=no"]))
+    ensure_tests_pass(pytest.args(["--quiet", "--color=no"]))
 }
 
 /// The tests of the recipes that consume from RabbitMQ.
@@ -69,7 +72,7 @@ async fn recipes_of_python_run() -> Result<()> {
     for consumer in WITH_RABBITMQ.iter().chain([&WITH_KAFKA]) {
         pytest.arg(format!("--ignore={consumer}"));
     }
-    run(pytest.arg("recipes"))
+    ensure_tests_pass(pytest.arg("recipes"))
 }
 
 /// Each consumer is killed before a commit and before an acknowledgement. Each message takes effect
@@ -81,7 +84,7 @@ async fn rabbitmq_recipes_of_python_run() -> Result<()> {
     let broker = RabbitMq::start()?;
     let mut pytest = recipes(&db)?;
     pytest.envs(environment_of_control(&broker)?);
-    run(pytest.env("AMQP_URL", broker.url()).args(WITH_RABBITMQ))
+    ensure_tests_pass(pytest.env("AMQP_URL", broker.url()).args(WITH_RABBITMQ))
 }
 
 /// As with RabbitMQ. The test starts the mock cluster of librdkafka itself.
@@ -89,25 +92,25 @@ async fn rabbitmq_recipes_of_python_run() -> Result<()> {
 #[ignore = "runs with: cargo xtask test packages"]
 async fn kafka_recipe_of_python_runs() -> Result<()> {
     let db = Database::with_idem("packages_recipes_kafka").await?;
-    run(recipes(&db)?.arg(WITH_KAFKA))
+    ensure_tests_pass(recipes(&db)?.arg(WITH_KAFKA))
 }
 
 #[test]
 fn python_package_is_typed_and_formatted() -> Result<()> {
     let cache = workspace_root().join("target/drivers/cache");
     let mut mypy = module("mypy")?;
-    run(mypy.arg("--cache-dir").arg(cache.join("mypy")))?;
-    run(module("ruff")?.args(["check", "--no-cache"]))?;
-    run(module("ruff")?.args(["format", "--check", "--no-cache"]))
+    ensure_succeeds(mypy.arg("--cache-dir").arg(cache.join("mypy")))?;
+    ensure_succeeds(module("ruff")?.args(["check", "--no-cache"]))?;
+    ensure_succeeds(module("ruff")?.args(["format", "--check", "--no-cache"]))?;
+    Ok(())
 }
 
 /// Builds the wheel, and returns its path.
 fn wheel() -> Result<String> {
     let folder = workspace_root().join("target/drivers/wheels");
     let mut hatchling = module("hatchling")?;
-    run(hatchling
-        .args(["build", "-t", "wheel", "--clean", "-d"])
-        .arg(&folder))?;
+    hatchling.args(["build", "-t", "wheel", "--clean", "-d"]);
+    ensure_succeeds(hatchling.arg(&folder))?;
     let wheel = fs::read_dir(&folder)?
         .next()
         .context("there is no wheel")??;
@@ -130,7 +133,7 @@ async fn new_user_runs_the_first_example_in_python() -> Result<()> {
                  INSERT INTO account VALUES (7, 1000)";
     session.run(table).await?;
     let mut python = on(&db, Command::new(environment.join("bin/python")));
-    run(python.current_dir(&environment).args(["-c", example]))?;
+    ensure_succeeds(python.current_dir(&environment).args(["-c", example]))?;
     let balance = session.text("SELECT balance FROM account").await?;
     ensure!(balance == "500", "the balance is {balance}");
     Ok(())

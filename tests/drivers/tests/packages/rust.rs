@@ -8,7 +8,7 @@ use idem_cluster::workspace_root;
 use idem_drivers::install::rust_orms;
 use idem_testkit::Database;
 
-use crate::run;
+use crate::{ensure_succeeds, ensure_tests_pass};
 
 /// Lets the programs connect to the database, and sqlx check their queries on it.
 fn on(db: &Database, mut cargo: Command) -> Command {
@@ -40,17 +40,18 @@ async fn database(name: &str) -> Result<Database> {
 #[ignore = "runs with: cargo xtask test packages"]
 async fn consumers_with_the_orms_of_rust_pay_once() -> Result<()> {
     let db = database("packages_rust_orms").await?;
-    run(on(&db, rust_orms()?).args(["test", "--locked", "--workspace"]))
+    ensure_tests_pass(on(&db, rust_orms()?).args(["test", "--locked", "--workspace"]))
 }
 
 #[tokio::test]
 #[ignore = "runs with: cargo xtask test packages"]
 async fn consumers_with_the_orms_of_rust_are_linted() -> Result<()> {
-    run(rust_orms()?.args(["fmt", "--all", "--check"]))?;
+    ensure_succeeds(rust_orms()?.args(["fmt", "--all", "--check"]))?;
     let db = database("packages_rust_orms_clippy").await?;
     let mut clippy = on(&db, rust_orms()?);
     clippy.args(["clippy", "--locked", "--workspace", "--all-targets"]);
-    run(clippy.args(["--", "-D", "warnings"]))
+    ensure_succeeds(clippy.args(["--", "-D", "warnings"]))?;
+    Ok(())
 }
 
 /// Goal: sqlx checks the types of the parameters of idem's functions. Invariant: I10.
