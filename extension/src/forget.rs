@@ -107,8 +107,8 @@ fn delete_claim(slice: pg_sys::Oid, identity: &Identity, is_deleted: bool) -> Re
     Ok(true)
 }
 
-/// Deletes the events of the external calls from one slice. Returns whether the slice had one. Waits
-/// for transactions that are recording one.
+/// Deletes the events of the external calls from one slice. Returns whether the slice had one.
+/// Waits for transactions that are recording one.
 fn delete_events(slice: pg_sys::Oid, identity: &Identity) -> bool {
     let table = Table::for_writing(slice);
     let mut lookup = Lookup::insert_only(&table, 2);

@@ -1,7 +1,7 @@
 //! State that the backends share. The server reserves it at its start, so it must preload the
 //! library. For each database: counters, the time of the worker's last pass, whether messages are
-//! pending, the highest floor of the relays, and whether a wrong version was logged. For the server:
-//! its run, and the backends that wait.
+//! pending, the highest floor of the relays, and whether a wrong version was logged. For the
+//! server: its run, and the backends that wait.
 
 use crate::errors::{Error, Result};
 use pgrx::prelude::*;

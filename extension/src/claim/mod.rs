@@ -399,8 +399,8 @@ impl<'s, 'a> ClaimWriter<'s, 'a> {
         }
     }
 
-    /// Inserts the claim into one of the written segments. Returns the outcome if another claimer has
-    /// inserted the key since the look-up.
+    /// Inserts the claim into one of the written segments. Returns the outcome if another claimer
+    /// has inserted the key since the look-up.
     fn insert(
         &mut self,
         n: usize,

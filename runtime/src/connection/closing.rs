@@ -4,9 +4,9 @@
 //! Closing the socket alone ends nothing: a backend that executes a statement or waits for a lock
 //! reads nothing from its client. So ROLLBACK is sent, or without a transaction an empty query. The
 //! server executes it after the running statement. If the server does not reply soon, the running
-//! statement is cancelled. The socket is closed after a second at the latest. Behind a pooler nothing
-//! can be cancelled: there `client_connection_check_interval` lets the backend detect that its client
-//! is gone.
+//! statement is cancelled. The socket is closed after a second at the latest. Behind a pooler
+//! nothing can be cancelled: there `client_connection_check_interval` lets the backend detect that
+//! its client is gone.
 //!
 //! A commit is not cancelled: see [`Canceller::cancel`].
 

@@ -1,5 +1,5 @@
-//! Handlers inside of this crate. A public function that takes a handler does not use this trait: it
-//! has a bound on `Fn`, so that the compiler infers the arguments of a closure. See
+//! Handlers inside of this crate. A public function that takes a handler does not use this trait:
+//! it has a bound on `Fn`, so that the compiler infers the arguments of a closure. See
 //! [`handler`](crate::handler).
 
 use std::future::Future;
