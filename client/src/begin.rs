@@ -66,7 +66,14 @@ async fn begin_with_claim(
         let answers = client.simple_query(&sql).await?;
         let outcome = ClaimOutcome::parse(last_value(&answers))?;
         span.record("idem.outcome", outcome.as_str());
-        Ok(outcome == ClaimOutcome::Claimed)
+        match outcome {
+            ClaimOutcome::Claimed => Ok(true),
+            ClaimOutcome::Duplicate => Ok(false),
+            other => Err(Error::Unexpected(format!(
+                "a claim returned {}",
+                other.as_str()
+            ))),
+        }
     }
     .instrument(span.clone())
     .await

@@ -140,7 +140,7 @@ pub fn define() {
         GucRegistry::define_int_guc(
             c"idem.filter_memory",
             c"The shared memory for the filters of slices, in MB; 0 disables them.",
-            c"A retained claim takes two to four bytes. Each claim reads a slice without a filter.",
+            c"A retained claim takes two to four bytes. Each claim reads every slice without one.",
             &FILTER_MEMORY_MB,
             0,
             1 << 20,

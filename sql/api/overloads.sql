@@ -1,4 +1,4 @@
--- The overload of a function with a uuid has the comment of the overload with a text.
+-- A function with a uuid gets the comment of the function of the same name with a text.
 DO $$
 DECLARE
     pair record;

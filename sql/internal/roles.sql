@@ -1,7 +1,6 @@
 -- The kinds of roles: which kinds a role has, and which privileges each kind contains.
 
--- EXECUTE on one of these functions records that a role has a kind. The other privileges of the
--- role do not show its kinds, because kinds overlap: a consumer has all privileges of a receiver.
+-- EXECUTE on one of these functions records that a role has a kind: see sql/schema/roles.sql.
 -- PostgreSQL renames, drops and dumps these privileges together with the role.
 DO $$
 DECLARE

@@ -1,5 +1,6 @@
--- The tables with state: what a dump contains, and the triggers of these tables. The slices, the
--- tables of pending messages and the progress are registered where they are created.
+-- The tables with state: what a dump contains, and the triggers that several tables have. Families
+-- of numbered tables are registered for the dump where they are created. Triggers that only one
+-- table has are with that table.
 --
 -- ENABLE ALWAYS: the triggers also fire in a session with session_replication_role = replica.
 -- Without publish, a change by such a session would send no invalidation, and backends would keep

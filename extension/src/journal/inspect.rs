@@ -11,7 +11,7 @@ use pgrx::pg_sys;
 use std::collections::BTreeMap;
 
 /// The events of each external call of a message, by step.
-type CallPages = BTreeMap<String, CallHistory>;
+type CallHistories = BTreeMap<String, CallHistory>;
 
 /// Returns the events of each external call of a message, by step. Includes committed events and
 /// those of this transaction.
@@ -21,29 +21,29 @@ pub fn calls_of(id: MessageId, destination: &str) -> Result<Vec<(String, CallHis
         return Ok(Vec::new());
     };
     let of_ring = tables_of(&identity.destination, &rings.journal_slices());
-    let mut pages = CallPages::new();
+    let mut calls = CallHistories::new();
     for &slice in &of_ring {
-        read(slice, &identity, &mut pages);
+        read(slice, &identity, &mut calls);
     }
     for slice in slices_to_read(&identity.destination, &rings, Rings::journal_slices)? {
         if !of_ring.contains(&slice.oid) {
-            let mut earlier = CallPages::new();
+            let mut earlier = CallHistories::new();
             read(slice.oid, &identity, &mut earlier);
             for (step, events) in earlier {
-                pages.entry(step).or_default().add_earlier(events);
+                calls.entry(step).or_default().add_earlier(events);
             }
         }
     }
-    let mut pages: Vec<_> = pages
+    let mut calls: Vec<_> = calls
         .into_iter()
         .map(|(step, history)| (step, history.with_attempts()))
         .collect();
-    pages.sort_by_key(|(_, history)| history.began_at());
-    Ok(pages)
+    calls.sort_by_key(|(_, history)| history.began_at());
+    Ok(calls)
 }
 
 /// Adds the events of one slice.
-fn read(slice: pg_sys::Oid, identity: &Identity, pages: &mut CallPages) {
+fn read(slice: pg_sys::Oid, identity: &Identity, calls: &mut CallHistories) {
     let table = Table::for_reading(slice);
     if table.is_empty() {
         return;
@@ -51,8 +51,8 @@ fn read(slice: pg_sys::Oid, identity: &Identity, pages: &mut CallPages) {
     let mut lookup = Lookup::insert_only(&table, 2);
     lookup.seek(&mut identity.keys());
     while lookup.next_existing() {
-        if let Some((step, line)) = CallEntry::of(&lookup) {
-            pages.entry(step).or_default().add(line);
+        if let Some((step, entry)) = CallEntry::of(&lookup) {
+            calls.entry(step).or_default().add(entry);
         }
     }
 }

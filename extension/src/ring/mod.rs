@@ -28,8 +28,8 @@ const PAYLOAD_SLICES: usize = 4;
 /// The number of rings of the inbox: short, standard, long.
 pub const RINGS: usize = 3;
 
-/// Where claims are written in addition to the present segment of the current slice,
-/// until a fence has passed.
+/// Where claims are written in addition to the present segment of the current slice, until a fence
+/// has passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Opening {
     Nothing,

@@ -3,9 +3,9 @@
 //! library while a database still has the old SQL, or the SQL is newer than the library.
 //!
 //! The check is done whenever the state of the rings is read, and by each function that takes the
-//! name of a relay. `idem_relay_wait` takes no name and does not check the version. A script of ALTER EXTENSION
-//! UPDATE ends with `SELECT idem.invalidate('idem.ring'::regclass)`, so that sessions that have
-//! cached the rings check again.
+//! name of a relay. `idem_relay_wait` takes no name and does not check the version. A script of
+//! ALTER EXTENSION UPDATE ends with `SELECT idem.invalidate('idem.ring'::regclass)`, so that
+//! sessions that have cached the rings check again.
 
 use crate::errors::{self, Error};
 use crate::pg::for_each_row;

@@ -64,7 +64,7 @@ pub extern "C-unwind" fn idem_maintainer_main(database: pg_sys::Datum) {
                 }
                 return;
             }
-            // Other databases wait for the turn of this process. The launcher starts the next
+            // Other databases wait for their turn. The launcher starts the next
             // maintainer at once if no other database waits.
             Pass::Done if started.elapsed() >= naptime().max(PATIENCE) => return,
             Pass::Done => last_step = Some(Instant::now()),

@@ -3,10 +3,10 @@
 //! The launcher starts with the server and is not connected to a database. For each database it
 //! repeatedly starts a maintainer that connects, runs the due steps and ends: a permanent
 //! connection would block DROP DATABASE. A maintainer ends when no step has work, and at the latest
-//! after `idem.naptime` if other databases wait. It waits only briefly at a fence: the list of the
-//! fence is stored, so the next maintainer continues the wait, and databases with long transactions
-//! do not use up the processes of the server. Maintainers use at most half of
-//! `max_worker_processes`.
+//! after `idem.naptime`, so that other databases get their turn. It waits only briefly at a fence:
+//! the list of the fence is stored, so the next maintainer continues the wait, and databases with
+//! long transactions do not use up the processes of the server. Maintainers use at most half of
+//! `max_worker_processes`, but at least two.
 //!
 //! DROP DATABASE, ALTER DATABASE RENAME and CREATE DATABASE TEMPLATE lock the database and then
 //! wait for at most 5 s until no session is connected. The launcher looks for such a lock every 100

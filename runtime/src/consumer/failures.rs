@@ -6,14 +6,14 @@ use std::{
     time::Duration,
 };
 
-use moka::{Entry, sync::Cache};
+use moka::{Entry, ops::compute::Op, sync::Cache};
 use tokio::time::Instant;
 
 use super::{queue::QueuedMessage, settings::Settings};
 use crate::{Message, backoff::Pauses};
 
-/// The number of messages that are remembered.
-const REMEMBERED: u64 = 10_000;
+/// The number of messages that are remembered. During an outage each message is in trouble.
+const REMEMBERED: u64 = 30_000;
 const REMEMBERED_FOR: Duration = Duration::from_secs(3600);
 /// The longest time for which a message is remembered. The cache does not accept every duration.
 const LONGEST_MEMORY: Duration = Duration::from_secs(365 * 86_400);
@@ -106,18 +106,15 @@ impl Failures {
         if !self.has_any.load(Ordering::Relaxed) {
             return;
         }
-        let identity = identity(message);
-        match self.troubled.get(&identity) {
-            None => {}
-            Some(Trouble { unkept: 0, .. }) => self.troubled.invalidate(&identity),
-            Some(Trouble { unkept, .. }) => {
-                let trouble = Trouble {
-                    unkept,
-                    ..Trouble::default()
-                };
-                self.troubled.insert(identity, trouble);
-            }
-        }
+        let entry = self.troubled.entry(identity(message));
+        entry.and_compute_with(|known| match known.map(Entry::into_value) {
+            None => Op::Nop,
+            Some(Trouble { unkept: 0, .. }) => Op::Remove,
+            Some(Trouble { unkept, .. }) => Op::Put(Trouble {
+                unkept,
+                ..Trouble::default()
+            }),
+        });
     }
 
     /// Returns the pause before the next attempt to store a rejected message. The pause grows with

@@ -1,8 +1,8 @@
 //! Fetches the messages of a consumer: from its source, and from the durable inboxes of the
-//! messages that this consumer rejected and that an operator requeued. Polls each of them again
-//! after a failure, with a back-off.
+//! messages that this consumer rejected and that an operator requeued. After a failure, the source
+//! or the inbox is polled again after a pause.
 
-use std::time::Duration;
+use std::{future::pending, time::Duration};
 
 use deadpool_postgres::Pool;
 use futures_util::{
@@ -71,12 +71,21 @@ impl<S: Source> Intake<S> {
         // `select_all` prefers the first inbox that has a message, so rotate the inboxes to be
         // fair.
         self.inboxes.rotate_left(1);
-        let requeued = select_all(self.inboxes.iter_mut().map(|inbox| inbox.next().boxed()));
+        let requeued = select_all(self.inboxes.iter_mut().map(|inbox| {
+            let next = async {
+                match inbox.next().await {
+                    Some(delivery) => delivery,
+                    // The inbox is closed. The others continue.
+                    None => pending().await,
+                }
+            };
+            next.boxed()
+        }));
         // `select!` polls in random order, so requeued messages are also read while the source
         // always has messages.
         tokio::select! {
             delivery = self.source.next() => delivery,
-            (Some(delivery), ..) = requeued => Some(delivery),
+            (delivery, ..) = requeued => Some(delivery),
         }
     }
 

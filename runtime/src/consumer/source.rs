@@ -122,7 +122,7 @@ pub trait Receipt: Send + 'static {
 
 /// What happens to a message [near its delivery limit](Receipt::near_limit) when it is
 /// [released](Settlement::Release).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NearLimit {
     /// Whether a release uses up no delivery of the message now, because the source withholds the
     /// message or the broker does not count the return. The consumer then releases the message when

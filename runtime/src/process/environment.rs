@@ -129,6 +129,8 @@ fn is_listed_state(state: &str) -> bool {
         "26000" => true,
         // A missing grant, table, function, schema or column: the deployment is not complete.
         "42501" | "42P01" | "42883" | "42703" | "3F000" => true,
+        // data_corrupted: a row of idem's state is damaged.
+        "XX001" => true,
         // Connection, authorization, resources (a full disk, connections, memory), the operator,
         // and the system, which includes versions of library and SQL that do not match.
         state => ["08", "28", "53", "57", "58"]

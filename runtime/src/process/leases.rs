@@ -50,7 +50,7 @@ impl<'t> Leases<'t> {
             ..
         } = self.task;
         let held = &message.stored()?.held;
-        if held.destination() != destination {
+        if held.destination() != destination || held.id() != self.id {
             return None;
         }
         // The source has renewed the lease until now. A renewal for a shorter time would shorten

@@ -1,6 +1,6 @@
 //! Processes one message once: claim, handler, recording of effects, commit.
 //!
-//! `pipeline.rs` has all steps in their order. The other files have the details.
+//! The header of `pipeline.rs` lists the steps in their order. The other files have the steps.
 
 mod batch;
 mod builder;

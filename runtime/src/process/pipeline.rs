@@ -34,8 +34,8 @@
 //! After an ambiguous commit, the next repetition finds out the result: it claims the message again
 //! before the handler, in both styles, or extends or completes the lease again, and waits for the
 //! end of the first transaction. If no repetition finds out, the error is an ambiguous commit, an
-//! error of the environment, and a lease expires with its attempt counted. A message without a
-//! claim is not repeated.
+//! error of the environment, and a lease expires with its attempt counted. After an
+//! ambiguous commit, a message without a claim is not repeated.
 
 use std::{future::Future, sync::Arc};
 

@@ -254,7 +254,7 @@ impl<'a, P: Publisher> BatchInProgress<'a, P> {
                 let requested_at = Instant::now();
                 Event::Extended(
                     requested_at,
-                    retry_until(Some(until), || steps.extend(token, lease)).await,
+                    retry_until(until, || steps.extend(token, lease)).await,
                 )
             };
             self.events.push(extend.boxed());
@@ -267,7 +267,7 @@ impl<'a, P: Publisher> BatchInProgress<'a, P> {
             let park = async move {
                 Event::Parked(
                     sequence,
-                    retry_until(Some(until), || steps.park(token, id, &reason)).await,
+                    retry_until(until, || steps.park(token, id, &reason)).await,
                 )
             };
             self.events.push(park.boxed());

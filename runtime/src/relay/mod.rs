@@ -2,12 +2,14 @@
 //! transaction while it publishes.
 //!
 //! One effect of each ordering key is published at a time, so a retry cannot change their order.
-//! Effects of different keys are published at the same time. An unavailable broker, or a topic for
-//! which the broker has no place, is an error of the environment: the effect loses no attempt.
-//! *Rejected* is retried up to a limit and then parked, and *Permanent* is parked at once. For a
-//! topic without a place the relay tries one ordering key at a time, and the other topics continue.
-//! The batch stays leased until the broker accepts an effect of the topic: if it were returned,
-//! another process would publish its other effects again.
+//! Effects of different keys are published at the same time. A broker that cannot be reached, and a
+//! topic that the broker does not have or has no room for, are errors of the environment: the
+//! effect loses no attempt. An effect with [`PublishError::Rejected`] is retried up to a limit and
+//! then parked. One with [`PublishError::Permanent`] is parked at once.
+//!
+//! While a topic is not available, the relay tries one ordering key at a time, and the other topics
+//! continue. While the broker can be reached, the batch stays leased until it is done: if it were
+//! returned, another process would publish its other effects again.
 
 mod batch;
 mod effect_memory;

@@ -4,7 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use idem_client::ErrorKind;
 use idem_client::relay::Batch;
-use tokio::{select, time::Instant};
+use tokio::{
+    select,
+    time::{Instant, sleep},
+};
 use tracing::{debug, warn};
 
 use super::{
@@ -15,7 +18,7 @@ use super::{
     publisher::check_within,
     serving::PartitionTask,
     settings::AWAY,
-    statements::{RelayStatements, retry_until},
+    statements::RelayStatements,
 };
 use crate::{Error, error::causes, telemetry};
 
@@ -143,16 +146,33 @@ impl<P: Publisher> Partition<P> {
     /// Acknowledges a published batch. Retries until the database confirms the acknowledgement, or
     /// another process has leased the batch.
     async fn acknowledge(&mut self, batch: &Batch, token: i64) -> Result<(), Error> {
-        let acknowledge = retry_until(None, || self.steps.ack(token));
-        match self.task.within_grace(acknowledge).await {
-            None => return Ok(()),
-            Some(Err(error)) if error.kind() == ErrorKind::NotClaimed => {
-                // The same error is returned if an earlier acknowledgement took effect and its
-                // reply was lost.
-                let (partition, error) = (self.task.reporter.partition, causes(&error));
-                warn!(partition, error, "another process has taken over a batch");
+        let mut away = AWAY.start();
+        let mut stop_at = None;
+        loop {
+            let Some(acknowledged) = self.task.within_grace(self.steps.ack(token)).await else {
+                return Ok(());
+            };
+            match acknowledged {
+                Ok(()) => break,
+                Err(error) if error.kind() == ErrorKind::NotClaimed => {
+                    // The same error is returned if an earlier acknowledgement took effect and its
+                    // reply was lost.
+                    let (partition, error) = (self.task.reporter.partition, causes(&error));
+                    warn!(partition, error, "another process has taken over a batch");
+                    break;
+                }
+                Err(error) if is_final(&error) || is_gone(&error) => return Err(error),
+                // The batch is published but not acknowledged, so retry, for the last time at the
+                // end of the grace period. The error is already logged.
+                Err(_) if self.task.stop.is_cancelled() => {
+                    let until = *stop_at.get_or_insert(Instant::now() + self.steps.settings.grace);
+                    if Instant::now() >= until {
+                        return Ok(());
+                    }
+                    sleep(away.next().min(until - Instant::now())).await;
+                }
+                Err(_) => self.task.rest(away.next()).await,
             }
-            Some(acknowledged) => acknowledged?,
         }
         for message in &batch.messages {
             self.memory.forget(message);

@@ -87,10 +87,9 @@ impl RelayStatements {
     }
 }
 
-/// Retries a statement under a lease while the database is unavailable, until the lease is lost or
-/// this time has come.
+/// Retries a statement under a lease while the database is unavailable, until the lease ends.
 pub(super) async fn retry_until<T, F: Future<Output = Result<T, Error>>>(
-    until: Option<Instant>,
+    until: Instant,
     step: impl Fn() -> F,
 ) -> Result<T, Error> {
     let mut backoff = Pauses::from_millis(50, 1_000).start();
@@ -100,7 +99,7 @@ pub(super) async fn retry_until<T, F: Future<Output = Result<T, Error>>>(
                 if error.kind() != ErrorKind::NotClaimed
                     && !is_final(&error)
                     && !is_gone(&error)
-                    && until.is_none_or(|until| Instant::now() < until) =>
+                    && Instant::now() < until =>
             {
                 sleep(backoff.next()).await;
             }

@@ -113,14 +113,23 @@ export function keepsWrites(status: number, isRequested: boolean): boolean {
   return isRequested || status < 400 || status >= 500;
 }
 
-const NAMES = [
-  "destination", "scope", "mode", "methods", "required", "requestLimit", "responseLimit",
-  "keepHeaders", "leaseMs", "onError",
-] satisfies (keyof Options<never>)[];
+// The type requires each option and allows no other.
+const NAMES: Readonly<Record<keyof Options<never>, true>> = {
+  destination: true,
+  scope: true,
+  mode: true,
+  methods: true,
+  required: true,
+  requestLimit: true,
+  responseLimit: true,
+  keepHeaders: true,
+  leaseMs: true,
+  onError: true,
+};
 
 function check(options: Options<never, Mode>): void {
   const { destination, scope, mode, methods, leaseMs } = options;
-  checkOptions("a middleware", options, ...NAMES);
+  checkOptions("a middleware", options, ...Object.keys(NAMES));
   if (!(scope instanceof Scope)) {
     throw new TypeError("scope must be Scope.by(...) or Scope.singleTenant()");
   }

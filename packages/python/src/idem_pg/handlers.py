@@ -61,7 +61,7 @@ class idempotent:  # noqa: N801
 
         @functools.wraps(handler)
         def claimed(connection: Any, /, *args: Any, **options: Any) -> T | Duplicate:
-            # Not in the coroutine, which could not raise a StopIteration of `id`.
+            # A coroutine would turn a StopIteration that `id` raises into a RuntimeError.
             message_id = self._id(*args, **options)
             idem = Functions(connection, SYNCHRONOUS, "Idem")
             work = functools.partial(blocking_handler, connection, *args, **options)
