@@ -25,7 +25,7 @@ async fn i3_effects_are_found_as_long_as_claim_during_rotations() -> Result<()> 
 
     let mut alive: BTreeMap<i32, String> = BTreeMap::new();
     let (mut made, mut forgotten) = (0, 0);
-    until("the outbox has rotated eight times", async || {
+    until("the outbox rotates eight times, and claims are forgotten", async || {
         made += 1;
         // A long transaction holds up the rotations during ten of every twenty messages.
         match made % 20 {
@@ -72,14 +72,10 @@ async fn i3_effects_are_found_as_long_as_claim_during_rotations() -> Result<()> 
             }
         }
         maintain(&maintainer).await?;
-        Ok(rotations(&session, "outbox").await? >= 8)
+        // On a busy machine few claims are made, and forgotten, during the rotations.
+        Ok(forgotten > 10 && rotations(&session, "outbox").await? >= 8)
     })
-    .await?;
-    assert!(
-        forgotten > 10,
-        "too few claims were forgotten to test this: {forgotten} of {made}"
-    );
-    Ok(())
+    .await
 }
 
 /// I3: a claim that is made while the ring opens is also written into the next slice, before that
