@@ -25,7 +25,7 @@ async fn i3_effects_are_found_as_long_as_claim_during_rotations() -> Result<()> 
 
     let mut alive: BTreeMap<i32, String> = BTreeMap::new();
     let (mut made, mut forgotten) = (0, 0);
-    until("the outbox rotates eight times, and claims are forgotten", async || {
+    until("claims are forgotten in eight rotations", async || {
         made += 1;
         // A long transaction holds up the rotations during ten of every twenty messages.
         match made % 20 {
