@@ -158,9 +158,7 @@ pub mod column {
 /// Opens a slice with the index that finds the effects of a message.
 pub fn by_source(slice: pg_sys::Oid) -> Result<Table> {
     let index = pg::relation_name(slice).and_then(|name| CString::new(name + "_source").ok());
-    let index = index.ok_or_else(|| Error::Missing {
-        relation: "outbox".into(),
-    })?;
+    let index = index.ok_or(Error::Corrupt("a slice of the outbox was dropped"))?;
     Table::with_index(slice, &index, false)
 }
 

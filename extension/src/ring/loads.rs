@@ -70,9 +70,8 @@ pub fn record_load(loaded: pg_sys::Oid) -> Result<()> {
     if pg::is_in_security_definer() || pg::is_creating_extension() {
         return Ok(()); // a function of idem, or CREATE EXTENSION, inserts its own rows
     }
-    let name = pg::relation_name(loaded).ok_or_else(|| Error::Missing {
-        relation: "loaded table".into(),
-    })?;
+    let dropped = Error::Corrupt("a table was dropped while it was loaded");
+    let name = pg::relation_name(loaded).ok_or(dropped)?;
     let tx = pg::transaction_id();
     let loads = Table::with_index(table(c"loaded_table")?, c"loaded_table_pkey", true)?;
     let is_noted = pg::with_exclusive_lock(loads.oid(), || {

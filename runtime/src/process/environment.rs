@@ -147,7 +147,7 @@ mod tests {
     fn listed_sqlstate_is_environmental_and_others_are_not() {
         for state in [
             "08006", "28P01", "53100", "57P03", "58000", "58030", "25006", "42501", "42P01",
-            "42883", "3F000", "26000",
+            "42883", "3F000", "26000", "XX001",
         ] {
             assert!(is_listed_state(state), "{state}");
         }

@@ -47,8 +47,8 @@ use super::{
     batch::process_in_groups,
     checked::work_checked,
     doubt::Doubt,
-    prepare::{conclude, identify, prepare},
-    processed::Processed,
+    prepare::{Ready, conclude, identify, prepare},
+    processed::{ProcessResult, Processed},
     settings::Settings,
     task::Task,
     tx::Tx,
@@ -117,17 +117,15 @@ impl Idem {
         Fut: Future<Output = Handled>,
     {
         let settings = self.settings();
-        let ready = match prepare(settings, message).await {
-            Ok(ready) => ready,
-            Err(result) => return result,
-        };
         // The filters of the effects run in the transaction of the handler.
         let handler = |tx, message: Message| {
             let handled = handler(tx, message.clone());
             async move { filtered(settings, &message, handled).await }
         };
-        let result = process_alone(settings, pool, &ready, &handler, Doubt::default()).await;
-        conclude(settings, ready, result).await
+        self.prepared(message, async |ready| {
+            process_alone(settings, pool, ready, &handler, Doubt::default()).await
+        })
+        .await
     }
 
     /// Leases the message, runs `handler` without a transaction, and completes the message with the
@@ -158,15 +156,12 @@ impl Idem {
         F: FnOnce(LeaseContext, Message) -> Fut,
         Fut: Future<Output = Handled>,
     {
-        let settings = self.settings();
-        let ready = match prepare(settings, message).await {
-            Ok(ready) => ready,
-            Err(result) => return result,
-        };
-        let task = Task::of(settings, pool, &ready);
-        let work = work_leased(&task, handler);
-        let result = work.instrument(task.span.clone()).await;
-        conclude(settings, ready, result).await
+        self.prepared(message, async |ready| {
+            let task = Task::of(self.settings(), pool, ready);
+            let work = work_leased(&task, handler);
+            work.instrument(task.span.clone()).await
+        })
+        .await
     }
 
     /// Skips the message if it was processed before, runs `handler` without a transaction, and then
@@ -192,15 +187,12 @@ impl Idem {
         F: FnOnce(Message) -> Fut,
         Fut: Future<Output = Handled>,
     {
-        let settings = self.settings();
-        let ready = match prepare(settings, message).await {
-            Ok(ready) => ready,
-            Err(result) => return result,
-        };
-        let task = Task::of(settings, pool, &ready);
-        let work = work_checked(&task, handler);
-        let result = work.instrument(task.span.clone()).await;
-        conclude(settings, ready, result).await
+        self.prepared(message, async |ready| {
+            let task = Task::of(self.settings(), pool, ready);
+            let work = work_checked(&task, handler);
+            work.instrument(task.span.clone()).await
+        })
+        .await
     }
 
     /// Processes many messages in one transaction.
@@ -246,5 +238,20 @@ impl Idem {
             }
         };
         process_in_groups(settings, pool, messages, &handler).await
+    }
+
+    /// Prepares a message, takes it through a way, and concludes it.
+    async fn prepared(
+        &self,
+        message: &Message,
+        way: impl AsyncFnOnce(&Ready) -> ProcessResult,
+    ) -> ProcessResult {
+        match prepare(self.settings(), message).await {
+            Ok(ready) => {
+                let result = way(&ready).await;
+                conclude(self.settings(), ready, result).await
+            }
+            Err(result) => result,
+        }
     }
 }
