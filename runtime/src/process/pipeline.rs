@@ -248,7 +248,9 @@ impl Idem {
     ) -> ProcessResult {
         match prepare(self.settings(), message).await {
             Ok(ready) => {
-                let result = way(&ready).await;
+                // Boxed, because the compiler computes the layout of this deep future as a part of the
+                // caller's future, and it has a limit for that (`recursion_limit`).
+                let result = Box::pin(way(&ready)).await;
                 conclude(self.settings(), ready, result).await
             }
             Err(result) => result,
